@@ -70,12 +70,11 @@ class Coming(NamedTuple):
     size: int
     shape: PlannedShape
 
-    def note(self, is_of_longest: bool, is_later: bool = False, taken: int = 0, others: Sequence[Coming] = ()) -> Note:
+    def note(self, is_of_longest: bool, taken: int = 0, others: Sequence[Coming] = ()) -> Note:
         """What a reader has to know.
 
         Args:
             is_of_longest: Whether all of them are one, of the longest rows.
-            is_later: Whether they are those of a later epoch.
             taken: How many of their epoch came before these.
             others: That are planned as well, for they may take more.
         """
@@ -86,8 +85,7 @@ class Coming(NamedTuple):
             return Note(f"Batches are of the longest rows{most}{joins}; others take less.", cast(Bound, bound), True)
         of = " and ".join({one.largest: one._named(taken) for one in (self, *others)}.values())
         which = f"Batches are the largest of the {taken + len(self.batches):,} that come in this order"
-        told = f"A later epoch has a larger one: {of}." if is_later else f"{which}: {of}; others take no more."
-        return Note(told, lengths_differ=True)
+        return Note(f"{which}: {of}.", lengths_differ=True)
 
     def _named(self, taken: int) -> str:
         each = f" to {self.shape.length:,} tokens" if self.shape.length and not self.shape.joined else ""

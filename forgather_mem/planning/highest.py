@@ -7,6 +7,7 @@ from functools import partial
 from typing import NamedTuple
 
 from forgather_mem.errors import PlanError
+from forgather_mem.planning.isolation.acts import Lines
 from forgather_mem.planning.isolation.child import begun_in_a_child, in_a_child, notes_of
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import warm_up
@@ -32,7 +33,7 @@ def begun_highest_plan(made: Callable[[StandIns], Attempt]) -> Callable[[], Plan
     What it returns waits for it, and must be called: it raises `PlanError` where no answers make a plan.
     """
     warm_up()
-    not_done: dict[str, None] = {}
+    not_done: Lines = {}
     wait = begun_in_a_child(partial(made, StandIns()), not_done=not_done)
 
     def found() -> Plan:
@@ -42,7 +43,7 @@ def begun_highest_plan(made: Callable[[StandIns], Attempt]) -> Callable[[], Plan
     return found
 
 
-def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: dict[str, None]) -> Plan:
+def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Lines) -> Plan:
     """Where other numbers and no condition leave all peaks as they are it is the first one; else each is tried."""
     best = first
     tried: set[str] = set()

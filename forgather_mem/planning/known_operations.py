@@ -22,7 +22,7 @@ _PLAIN = torch.Tensor, torch.nn.Parameter
 _FROM_BEGIN = torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default  # of the memory, not of the tensor
 
 
-class _Made(NamedTuple):
+class Made(NamedTuple):
     """A tensor that an operation makes.
 
     Attributes:
@@ -37,7 +37,7 @@ class _Made(NamedTuple):
     offset: int = 0
 
 
-Known: TypeAlias = dict[Key, tuple[type, list[_Made | int | None]]]  # a number is that of the given tensor
+Known: TypeAlias = dict[Key, tuple[type, list[Made | int | None]]]  # a number is that of the given tensor
 
 
 class KnownOperations:
@@ -116,9 +116,14 @@ class KnownOperations:
     def unknown(self, like: torch.Tensor) -> torch.Tensor:
         """A tensor of this size without values."""
         with no_dispatch():
-            return self._made(_Made(like.size(), like.stride(), like.dtype), ())
+            return self._made(Made(like.size(), like.stride(), like.dtype), ())
 
-    def _made(self, row: _Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
+    def unknown_in(self, memory: torch.UntypedStorage, made: Made) -> torch.Tensor:
+        """One in this memory."""
+        with no_dispatch():
+            return self._made(made, [torch.empty(0, dtype=torch.uint8, device=_META).set_(memory)])
+
+    def _made(self, row: Made, tensors: Sequence[torch.Tensor]) -> torch.Tensor:
         if row.place >= 0:
             bare = torch.empty(0, dtype=row.dtype, device=_META)
             given = tensors[row.place]
@@ -142,7 +147,7 @@ def _memory(tensor: torch.Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
-def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> _Made | int:
+def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int, int]) -> Made | int:
     """`NotImplemented` for new memory that is larger than the tensor in it, and for memory in other units."""
     given = [place for place, other in enumerate(tensors) if other is one]
     if given:
@@ -151,10 +156,10 @@ def _row(one: torch.Tensor, tensors: Sequence[torch.Tensor], places: Mapping[int
     if place >= 0:
         after = int(one.storage_offset() - tensors[place].storage_offset())
         is_alike = one.dtype == tensors[place].dtype
-        return _Made(one.size(), one.stride(), one.dtype, place, after) if is_alike else NotImplemented
+        return Made(one.size(), one.stride(), one.dtype, place, after) if is_alike else NotImplemented
     whole = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=_META)
     is_whole = whole.untyped_storage().nbytes() == one.untyped_storage().nbytes()
-    return _Made(one.size(), one.stride(), one.dtype) if is_whole else NotImplemented
+    return Made(one.size(), one.stride(), one.dtype) if is_whole else NotImplemented
 
 
 def tensors_among(value: object) -> Iterator[torch.Tensor]:

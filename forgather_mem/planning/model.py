@@ -8,7 +8,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections import defaultdict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from queue import Queue
 from typing import TypeVar
 
@@ -20,7 +20,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
 from forgather_mem.heap.owner_paths import in_peoples_words
-from forgather_mem.heap.owners import find_owners
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.pretending import Pretending
@@ -31,6 +30,7 @@ from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.units import MIB, format_bytes
 
 OTHER_MODELS, OTHER_TENSORS, KEPT = "other models", "other tensors", "kept"
+_PLAIN = FakeTensor, torch.Tensor, nn.Parameter
 _Kind = TypeVar("_Kind")
 
 
@@ -111,17 +111,16 @@ class Emptied:
                     state = optimizer.state.pop(parameter)
                     optimizer.state[new] = {key: self._state_of(value) for key, value in state.items()}
 
-    def others(self, alive: AliveThings, log: StorageLog, names: dict[int, str], replaced: object = None) -> list[str]:
+    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
 
         Args:
             alive: What there is.
             log: Told of them.
-            names: What another plan has found here, by id, which takes long; told of what this does.
             replaced: A batch that is planned in another size.
 
         Returns:
-            Notes on the largest, by name.
+            The other models, with the bytes of each.
         """
         self._log, passed_over = log, set(map(id, tensors_among(replaced)))
         held, modules = alive.all_of(torch.Tensor), alive.all_of(nn.Module)
@@ -135,20 +134,17 @@ class Emptied:
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
         own = {id(one) for one in self._new.values()}
-        models = [(root, sum(one.nbytes for one in root.parameters() if id(one) not in own)) for root in roots(modules)]
+        sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
-        tensors = []
         for tensor in held:
             has_storage = tensor.layout == torch.strided and not hasattr(type(tensor), "__tensor_flatten__")
             is_other = has_storage and not tensor.is_meta and id(tensor) not in passed_over
             if is_other and id(tensor) not in own and not log.knows(tensor):
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
-                tensors.append((tensor, tensor.untyped_storage().nbytes() if where is log else 0))
-        notes = [*_note_of(OTHER_MODELS, models, names), *_note_of(OTHER_TENSORS, tensors, names)]
-        del held, modules, models, tensors
+        del held, modules
         gc.freeze()  # a Trainer collects garbage before it trains
-        return notes
+        return {root: size for root, size in sizes.items() if size >= MIB}
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
@@ -185,45 +181,57 @@ class Emptied:
         return self._new[id(old)]
 
 
-def kept_by(log: StorageLog) -> list[Kept]:
-    """Who keeps tensors from step to step beside the parts that are known; they are a part of their own now."""
-    from forgather_mem.heap.reachable import ReachableGraph  # in the child that plans alone
+def holders_of(
+    modules: Collection[nn.Module], kinds: Mapping[str, Mapping[int, int]], sizes: Sequence[int]
+) -> tuple[dict[nn.Module, str], dict[str, list[Kept]]]:
+    """Who holds each of these modules, and the storages of each kind, as people write it.
 
-    keys, found, items = log.lasts(KEPT), defaultdict[str, set[int]](set), defaultdict[str, set[int]](set)
-    walk = ReachableGraph.walk() if keys else ReachableGraph()
+    Args:
+        modules: The same.
+        kinds: The numbers of storages, by `_cdata`.
+        sizes: Of the storages, by number.
+
+    Returns:
+        The names of the modules; and of each kind who has a MiB or more, the most first.
+    """
+    from forgather_mem.heap.reachable import MANY, ReachableGraph  # in the child that plans alone
+
+    names, by_id = dict[nn.Module, str](), {id(one): one for one in modules}
+    found, lengths = defaultdict[tuple[str, str], set[int]](set), dict[tuple[str, str], int]()
+    left = {key: kind for kind, numbers in kinds.items() for key in numbers}
+    walk = ReachableGraph.walk() if modules or left else ReachableGraph()
     for at, node in enumerate(walk.nodes):
-        is_plain = type(node) in (FakeTensor, torch.Tensor, nn.Parameter) and node.layout == torch.strided
-        if is_plain and node.untyped_storage()._cdata in keys:
-            name = in_peoples_words(walk.path(at).partition("[")[0])
-            found[name].add(keys.pop(node.untyped_storage()._cdata))
-            while "[" in walk.path(above := walk.parent(at)):
-                at = above
-            items[name].update([at] * isinstance(walk.nodes[above], list | deque))
+        if (module := by_id.get(id(node))) is not None:
+            names.setdefault(module, in_peoples_words(walk.path(at)))
+        # Of a long container the walk has seen a few
+        is_long = type(node) in (list, tuple, deque) and len(node) > MANY
+        inside = tensors_among(list(node)) if is_long else [node]
+        plain = (one for one in inside if type(one) in _PLAIN and one.layout == torch.strided)
+        for key in {one.untyped_storage()._cdata for one in plain if left}:
+            if kind := left.pop(key, ""):
+                holder, above = (kind, in_peoples_words(walk.path(at).partition("[")[0])), at
+                found[holder].add(kinds[kind][key])
+                while "[" in walk.path(above):
+                    above = walk.parent(above)
+                container = walk.nodes[above]
+                lengths[holder] = len(container) if isinstance(container, list | deque) else 0
     walk.forget()
-    sized = [Kept(name, len(items[name]), sum(map(log.sizes.__getitem__, found[name])), found[name]) for name in found]
-    return sorted((one for one in sized if one.num_bytes >= MIB), key=lambda one: -one.num_bytes)
+    held: dict[str, list[Kept]] = {kind: [] for kind in kinds}
+    for (kind, name), numbers in found.items():
+        one = Kept(name, lengths[kind, name], sum(map(sizes.__getitem__, numbers)), numbers)
+        held[kind] += [one] * (one.num_bytes >= MIB)
+    for rows in held.values():
+        rows.sort(key=lambda one: -one.num_bytes)
+    return {module: names.get(module, type(module).__name__) for module in modules}, held
+
+
+def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:
+    """Who holds most of it."""
+    told = ", ".join(f"{name} {format_bytes(size)}" for name, size in holders[:3])
+    return [f"{part}: {told}."] if told else []
 
 
 def roots(modules: Iterable[nn.Module]) -> list[nn.Module]:
     """Those that are no part of another."""
     parts = {id(one) for module in modules for one in module._modules.values()}
     return [module for module in modules if id(module) not in parts]
-
-
-def _note_of(part: str, sizes: Iterable[tuple[object, int]], names: dict[int, str]) -> list[str]:
-    """What the largest of these things are, by the names that hold them."""
-    largest = sorted(((thing, size) for thing, size in sizes if size >= MIB), key=lambda row: -row[1])[:3]
-    found = holders_of([thing for thing, _ in largest], names)
-    told = [f"{name} {format_bytes(size)}" for name, (_, size) in zip(found, largest, strict=True)]
-    return [f"{part.capitalize()}: {', '.join(told)}."] if told else []
-
-
-def holders_of(things: Sequence[object], names: dict[int, str]) -> list[str]:
-    """Who holds each; `names` are those that were found before, by id."""
-    for budget_s in (0.05, 0.5):  # guesses: what a module has was found in the first, in ten scripts of our own
-        new = [thing for thing in things if id(thing) not in names]
-        if new:
-            gc.unfreeze()
-            found = find_owners(new, max_owners=100, budget_s=budget_s)[::-1]
-            names.update({id(new[one.target]): one.holder for one in found})
-    return [names.setdefault(id(thing), type(thing).__name__) for thing in things]

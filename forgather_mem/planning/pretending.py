@@ -60,6 +60,7 @@ class Pretending(TorchDispatchMode):
     Attributes:
         log: The same.
         unknown: Makes a tensor like another, on the host, without values; a leaf, and no view.
+        unknown_in: Makes one in memory that there is.
         host: On a device, where storages of the host are noted: a data set, and what is made of it alone.
         counts_values: Whether a size was that of known values: of packed rows, of what a mask chooses.
     """
@@ -71,7 +72,7 @@ class Pretending(TorchDispatchMode):
         self.host = StorageLog() if on_device else None
         self._fake, self.counts_values = _Fake(), False
         self._known = KnownOperations(self._fake, self._answers.known)
-        self.unknown = self._known.unknown
+        self.unknown, self.unknown_in = self._known.unknown, self._known.unknown_in
         self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
         self._sum: Callable[[], torch.Tensor | None] = lambda: None  # the last of two gradients, if it is not noted yet

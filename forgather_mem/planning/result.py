@@ -153,7 +153,7 @@ def plan_of_log(
         peak_bytes=highest.bytes,
         phase=highest.phase,
         step=highest.step,
-        **next((one for one in (batch, *shapes) if one.rows), batch)._asdict(),
+        **next((one for one in (batch, *(shapes if highest.phase != "data" else ())) if one.rows), batch)._asdict(),
         accumulation=accumulation,
         passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,

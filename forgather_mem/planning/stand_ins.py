@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import TypeAlias
 
@@ -13,7 +13,7 @@ import torch
 
 from forgather_mem.planning.known_operations import Known
 from forgather_mem.planning.loop.notes import Note
-from forgather_mem.planning.private_state import let_tensors_answer, surround
+from forgather_mem.planning.private_state import let_tensors_answer
 from forgather_mem.planning.refusal import OURS
 from forgather_mem.source.source_lines import line_name
 
@@ -32,7 +32,6 @@ class StandIns:
         before: Those of another plan.
 
     Attributes:
-        names: What plans have found of what is alive, by id.
         known: The operations that they have met.
         conditions: The lines that have asked for one, in order.
         numbers: The same of numbers, with how often.
@@ -45,7 +44,6 @@ class StandIns:
     def __init__(self, otherwise: Iterable[str] = (), before: StandIns | None = None) -> None:
         self.otherwise, self._in_a_row = frozenset(otherwise), Counter[str]()  # conditions, since the last step
         self.known: Known = before.known if before else {}
-        self.names: dict[int, str] = before.names if before else {}
         self.conditions, self.numbers, self.choices, self.masks = (Counter[str]() for _ in range(4))
         self.operations = self.asked = 0
 
@@ -103,7 +101,6 @@ class StandIns:
 
         let_tensors_answer({"numpy": array, "__array__": array, "__format__": formatted}, notes)
         let_tensors_answer({"tolist": lambda tensor: array(tensor).tolist()}, notes)
-        surround("torch._subclasses.fake_tensor:FakeTensor.__deepcopy__", _copied, notes)
 
     def lines(self) -> dict[str, list[str]]:
         """What can be answered otherwise, each with the lines that have asked for it."""
@@ -132,12 +129,3 @@ def listed_lines(lines: Iterable[str]) -> str:
     """The first few of these lines."""
     named = list(lines)
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "")
-
-
-def _copied(copy: Callable[..., object], tensor: torch.Tensor, memo: dict[int, object]) -> object:
-    """Of a parameter the copy has no gradient, which that of another tensor has."""
-    if not isinstance(tensor, torch.nn.Parameter):
-        return copy(tensor, memo)
-    if id(tensor) not in memo:
-        memo[id(tensor)] = torch.nn.Parameter(tensor.detach().clone(), tensor.requires_grad)
-    return memo[id(tensor)]

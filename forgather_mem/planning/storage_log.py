@@ -174,16 +174,18 @@ class StorageLog:
         """Whether its storage is one of these."""
         return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
 
-    def lasts(self, part: str) -> dict[int, int]:
-        """Storages of the step before the last, and older ones, that have no part, by `_cdata`: it is this one."""
+    def mark_lasting(self, part: str) -> None:
+        """The storages of the step before the last, and older ones, that have no part: it is this one."""
         phases = [one.phase for one in self.stretches]
         of_last = len(phases) - 1 - phases[::-1].index("backward") if "backward" in phases else 0
         ended = max((at for at, phase in enumerate(phases[:of_last]) if phase == "optimizer"), default=-1)
-        alive = {key: at for key, (_, at) in self._alive.items() if self.parts[at] is None}
-        found = {key: at for key, at in alive.items() if self._made_in[at] <= ended}
-        for number in found.values():
-            self.parts[number] = part
-        return found
+        for number in self.alive_of(None).values():
+            if self._made_in[number] <= ended:
+                self.parts[number] = part
+
+    def alive_of(self, part: str | None) -> dict[int, int]:
+        """The storages of this part, by `_cdata`."""
+        return {key: at for key, (_, at) in self._alive.items() if self.parts[at] == part}
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""

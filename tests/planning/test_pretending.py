@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import io
 import itertools
 import weakref
 from collections.abc import Callable
@@ -255,7 +256,11 @@ def test_gradients_are_added_in_place_a_norm_is_contiguous_and_a_copy_of_a_model
     first, norm, last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
     model = torch.nn.ModuleList([first, norm, last])
     optimizer = torch.optim.SGD(model.parameters(), 0.1)
-    copies: list[torch.nn.Module] = []
+    copies: list[object] = []
+
+    def tied_to(weights: dict[str, torch.Tensor]) -> object:
+        assert weights["first"].untyped_storage()._cdata == weights["again"].untyped_storage()._cdata
+        return weights
 
     def step(batch: torch.Tensor) -> None:
         optimizer.zero_grad()
@@ -264,7 +269,10 @@ def test_gradients_are_added_in_place_a_norm_is_contiguous_and_a_copy_of_a_model
         every_second, zeros = torch.arange(0, 40, 2), torch.zeros(64, 1, 64).long()
         pieces = rows[:, every_second], rows.index_select(1, every_second), rows.gather(1, zeros), rows[:, :1]
         torch.cat([*pieces, rows.max(1, keepdim=True).values], 1).square().mean().backward()
-        copies[:] = [copy.deepcopy(model)]
+        tied = {"first": last.weight.detach(), "again": last.weight.detach()}
+        torch.save(tied, saved := io.BytesIO())
+        saved.seek(0)
+        copies[:] = [copy.deepcopy(model), *map(tied_to, [copy.deepcopy(tied), copy.copy(tied), torch.load(saved)])]
         optimizer.step()
 
     assert_as_real(step, model, optimizer, torch.randn(64, 40, 8))

@@ -44,7 +44,7 @@ def test_a_teacher_counts_from_the_start_and_is_named() -> None:
 
     plan = compared(step, model, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
     assert {row.parts["other models"] for row in plan.phases} == {4 * (512 * 512 * 9 + 512)}
-    assert plan.notes == ("Other models: Distils.teacher 9.0 MiB.",)
+    assert plan.notes[0].startswith("Other models: `distils.teacher` of test_a_teacher_")
 
 
 def test_a_graph_that_no_optimizer_needs_is_a_part_of_its_own() -> None:
@@ -58,6 +58,18 @@ def test_a_graph_that_no_optimizer_needs_is_a_part_of_its_own() -> None:
     plan = compared(step, model, torch.zeros(128, 64), *teacher.parameters())
     assert plan.highest_parts()["graphs of other models"] >= 128 * 512 * 4
     assert f"No optimizer trains {plan.untrained[0]}: " in plan.notes[-1]
+
+
+def test_a_working_copy_whose_gradients_go_to_weights_of_the_optimizer_is_trained() -> None:
+    model, master = nn.Linear(64, 512, bias=False), nn.Linear(64, 512, bias=False)
+    optimizer = torch.optim.SGD(master.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        model(batch).square().mean().backward()
+        master.weight.grad, model.weight.grad = model.weight.grad, None
+        optimizer.step()
+
+    assert not compared(step, master, torch.zeros(128, 64), *model.parameters()).untrained
 
 
 def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> None:
@@ -81,7 +93,7 @@ def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> N
     assert plan.parts["other tensors"] == pytest.approx(
         table.nbytes + bank.nbytes + untouched.nbytes + sum(storages.values()), rel=0.001
     )
-    assert plan.notes[0].startswith("Other tensors: local ")
+    assert plan.notes[0].startswith("Other tensors: `")
 
 
 def test_a_queue_is_planned_until_it_is_full() -> None:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any
 
-Lines = dict[str, None]  # each once
+Lines = dict[str, str]  # each once, with the first that it would do
 ON_NOTHING = "a plan acts on nothing"
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _ACTS = ("open", "os.", "pty.", "socket.", "subprocess.", "syslog.")  # the other events change nothing outside
@@ -65,17 +65,17 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     from forgather_mem.planning.private_state import replace
     from forgather_mem.source.source_lines import calling_place, line_with_text
 
-    def note() -> None:
+    def note(what: str) -> None:
         where = calling_place()
-        not_done[line_with_text(*where) if where is not None else "a line of a library"] = None
+        not_done.setdefault(line_with_text(*where) if where is not None else "a line of a library", what)
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
         if event == "os.truncate" and isinstance(arguments[0], int):
             return  # an open file is this process's own
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
-            note()
-            raise PermissionError(f"{' '.join([event, *map(repr, names)])}: {ON_NOTHING}")
+            note(what := " ".join([event, *map(repr, names)]))
+            raise PermissionError(f"{what}: {ON_NOTHING}")
 
     by_name, by_number = open, os.open
 

@@ -313,7 +313,8 @@ def _prepare() -> None:
 def notes_of(not_done: Lines, said: str = "") -> list[str]:
     """What to say of lines that would have acted on something, unless they stand in what is said already."""
     told = said if ON_NOTHING in said else ""
-    return [f"What {line} would do outside was not done: {ON_NOTHING}." for line in not_done if line not in told]
+    new = {line: what for line, what in not_done.items() if line not in told}
+    return [f"What {line} would do outside was not done ({what}): {ON_NOTHING}." for line, what in new.items()]
 
 
 def _have_own_files(writer: int) -> None:

@@ -15,15 +15,16 @@ import pickle
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import Optimizer
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._mode_utils import no_dispatch
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from forgather_mem.errors import ours
@@ -79,7 +80,7 @@ class Ahead:
         self._most_bytes = self._until = 0
         surround("torch.nn:Module.__call__", self._called, loop.notes)
         around_passes(self._passed, loop.notes)
-        self._saved: dict[str, object] = {}  # by file
+        self._saved: dict[str, _Result] = {}  # by file
         surround("torch:save", self._save, loop.notes)
         surround("torch:load", self._load, loop.notes)
         register_optimizer_step_pre_hook(self._stepping)
@@ -180,10 +181,10 @@ class Ahead:
         result = call(module, *args, **keywords)
         if key not in known and numbers == _numbers_in(module):  # one that counts may do something else another time
             with suppress(Exception):  # it is of a kind that can't be made again
-                known[key] = _Result(result)
+                known[key] = _Result(result, lambda one: isinstance(one, torch.Tensor | nn.Module))
         return result
 
-    def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[_Made | nn.Module]) -> list[object]:
+    def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[object]) -> list[object]:
         made: list[object] = [self._made(one) if isinstance(one, _Made) else one for one in kept]
         places = [place for place, one in enumerate(kept) if isinstance(one, _Made) and one.has_gradient]
         if places and torch.is_grad_enabled():
@@ -206,14 +207,16 @@ class Ahead:
     def _save(self, save: Call, what: object, file: object, *args: object, **keywords: object) -> None:
         """What is written is lost, but for what it consists of."""
         if isinstance(file, str | os.PathLike):
-            self._saved[os.path.abspath(file)] = tree_map_only(torch.Tensor, _Made, what)
+            with suppress(Exception):  # it can't be written: that is the script's own failure
+                self._saved[os.path.abspath(file)] = _Result(what, _has_values)
         save(what, file, *args, **keywords)
 
     def _load(self, load: Call, file: object, *args: object, **keywords: object) -> object:
         path = os.path.abspath(file) if isinstance(file, str | os.PathLike) else None
         if path not in self._saved:
             return load(file, *args, **keywords)
-        return tree_map_only(_Made, self._made, self._saved[path])
+        saved = self._saved[path]
+        return saved.again([self._made(one) for one in saved.tensors if isinstance(one, _Made)])
 
     def _spend(self) -> None:
         answers = self._loop.answers
@@ -318,6 +321,10 @@ def _numbers_in(module: nn.Module) -> list[float]:
     return [one for part in module.modules() for one in vars(part).values() if isinstance(one, int | float)]
 
 
+def _has_values(one: object) -> bool:
+    return isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
+
+
 def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:
     """Those that a pass from here gives gradients to."""
     for node in operations_of(output.grad_fn, set()):
@@ -356,17 +363,21 @@ class _Made:
 class _Result:
     """What a call has returned, of any kind that can be pickled.
 
+    Args:
+        result: The same.
+        is_apart: Whether something in it, a tensor or a module, is not pickled.
+
     Attributes:
         tensors: In it, and modules, which are the same again.
     """
 
-    def __init__(self, result: object) -> None:
+    def __init__(self, result: object, is_apart: Callable[[object], bool]) -> None:
         self.tensors = list[_Made | nn.Module]()
 
         def number_of(one: object) -> int | None:
-            if not isinstance(one, torch.Tensor | nn.Module):
+            if not is_apart(one):
                 return None
-            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else one)
+            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else cast(nn.Module, one))
             return len(self.tensors) - 1
 
         pickler = pickle.Pickler(file := io.BytesIO())

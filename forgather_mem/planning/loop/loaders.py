@@ -175,10 +175,9 @@ class Loaders:
             yield known[number]
             number += 1
         larger = self._larger(key, largest, range(number, len(known)), taken)
-        if larger:
+        if larger and not self._planned[*key, False, 0]:  # of the first epoch
             first, *others = larger.values()
-            is_later = self._planned[*key, False, 0] > 0
-            loop.notes.append(first.note(loop.wanted.rows is not None, is_later, taken, others))
+            loop.notes.append(first.note(loop.wanted.rows is not None, taken, others))
         self._planned |= Counter({name: one.size for name, one in larger.items()})
         self.waiting.add(iterator())
         for at in sorted({one.largest for one in larger.values()}):

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import atexit
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -19,16 +20,16 @@ from torch.optim import Optimizer
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.errors import PlanError
-from forgather_mem.heap.owner_paths import in_peoples_words
 from forgather_mem.planning import private_state as private
 from forgather_mem.planning.batches import Batch, PlannedShape, Wanted, resized, shape_of
+from forgather_mem.planning.copies import let_tensors_be_copied
 from forgather_mem.planning.highest import Attempt
 from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import AliveThings, Emptied, holders_of, kept_by, notes_on, roots
+from forgather_mem.planning.model import KEPT, OTHER_TENSORS, AliveThings, Emptied, holders_of, note_of, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -37,7 +38,6 @@ from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
 from forgather_mem.system.tracing import is_traced
-from forgather_mem.units import format_bytes
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -168,6 +168,8 @@ class Loop:
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
+        self._others = WeakKeyDictionary[nn.Module, int]()
+        self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
         self.all_rows = 0
@@ -223,7 +225,7 @@ class Loop:
         emptied.leaves(leaves)
         for optimizer in optimizers:
             emptied.optimizer(optimizer)
-        self.notes += emptied.others(alive, self.log, self.answers.names, replaced)
+        self._others.update(emptied.others(alive, self.log, replaced))
         prepare_ranks(models, self.mode, self.notes)
 
     def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
@@ -238,8 +240,7 @@ class Loop:
         self.ahead = Ahead(self, self._models)
         # `Module.to`: it refuses weights in use
         private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
-        # What is saved is lost
-        private.let_tensors_answer({"__reduce_ex__": lambda *_: (torch.empty, (0,))}, self.notes)
+        let_tensors_be_copied(self.notes)
         private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
         private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
@@ -290,7 +291,7 @@ class Loop:
         self._idle += 1
         is_long = self.is_through() and self.answers.operations > self._most_operations
         if is_long or self._idle > _MOST_CALLS:
-            self.end(f"{self.answers.operations:,} operations")
+            self.end(f"{self.ahead.steps or self.num_passes:,} steps")
 
     def end(self, before: str = "", error: BaseException | None = None) -> NoReturn:
         """Tell the parent what there is, and end this process.
@@ -385,7 +386,9 @@ class Loop:
         self.counts_idle()
 
     def passes(self) -> None:
-        """A backward pass begins."""
+        """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
+        changed = (one for one, left in self._left if _state_of(one.grad) != left)
+        self._trained.update(map(id, changed))
         if not self._calls:
             self.counts_idle()
 
@@ -396,6 +399,8 @@ class Loop:
         self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
         self._closes, self._is_same = self.ahead.is_stepping, self._is_same and not leaves_gradients
         self._idle, self._is_new = 0, True
+        graded = (one for of in self._untrained for one in of.parameters() if one.grad is not None)
+        self._left = [(one, _state_of(one.grad)) for one in graded]
         if not self._calls and not self.rounds.optimizers:
             self.log.begin("forward", self.step)
 
@@ -413,16 +418,26 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
-        own = {
-            id(part): f"{type(of).__name__}.{name}" for of in self._models for name, part in of.named_modules() if name
-        }
-        untrained = tuple(map(in_peoples_words, holders_of(list(self._untrained), own | self.answers.names)))
+        needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
+        self.log.mark_lasting(KEPT)
+        kinds = {part: self.log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
+        names, held = holders_of({*needless, *self._others}, kinds, self.log.sizes)
+        models = Counter[str]()
+        for model, size in self._others.items():
+            models[names[model]] += size
+        notes += note_of("Other models", models.most_common())
+        notes += note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
+        untrained = tuple(names[one] for one in needless)
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
-        self.log.kept = kept_by(self.log)
-        notes += (f"Kept from step to step: {name} {format_bytes(size)}." for name, _, size, _ in self.log.kept[:3])
+        self.log.kept = held[KEPT]
+        notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
         return replace(plan, all_rows=self.all_rows, untrained=untrained)
+
+
+def _state_of(gradient: torch.Tensor | None) -> list[int]:
+    return [id(gradient), -1 if gradient is None else gradient._version]
 
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:

@@ -204,7 +204,8 @@ def test_what_was_not_done_stands_beside_what_failed_for_it(folder: Path) -> Non
         return (folder / "kept").read_text()
 
     with pytest.raises(
-        Exception, match=r"FileNotFoundError.*\n.*write_text.* would do outside was not done: a plan acts on nothing\."
+        Exception,
+        match=r"FileNotFoundError.*\n.*write_text.* would do outside was not done \(open .*\): a plan acts on",
     ):
         in_a_child(caches)
 
