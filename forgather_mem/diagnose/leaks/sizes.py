@@ -192,9 +192,7 @@ def objects_bytes() -> float:
 
 def counted_bytes() -> tuple[float, float, float, float]:
     """What the C library has allocated, and for Python's small objects; what the process has, and beyond the heap."""
-    own = 0
-    with missing(OSError):  # no /proc
-        own = anonymous_bytes(Path("/proc/self"))
+    own = anonymous_bytes(Path("/proc/self"))
     return allocated_natively_bytes() or 0.0, objects_bytes(), own, beyond_heap_bytes(own)
 
 

@@ -182,7 +182,6 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain] = ()) -> LeakRep
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
 
 
-@dataclass(frozen=True, slots=True)
 class GainLimits:
     """What of a gain is usual.
 
@@ -192,12 +191,12 @@ class GainLimits:
         kept_bytes: Freed memory that the C library keeps in any training of some minutes.
     """
 
-    segment_bytes: int = 20 * MIB
-    fewest_points: int = 6
-    kept_bytes: int = 32 * MIB
+    segment_bytes = 20 * MIB
+    fewest_points = 6
+    kept_bytes = 32 * MIB
 
 
-_LIMITS = GainLimits()
+_LIMITS = GainLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
