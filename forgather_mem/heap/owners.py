@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
-from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
+from forgather_mem.source.frame_variables import all_frames, frame_variables, is_our_frame, running_frames
 
 _CHUNK = 1_000
 
@@ -142,8 +142,9 @@ def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
     """Namespaces of all modules, the user's first, installed ones last, and of code executed in its own namespace."""
     modules = [(name, vars(module)) for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")]
     modules.sort(key=lambda pair: (pair[0] != "__main__", str(pair[1].get("__file__")).startswith(sys.prefix)))
+    running = ((str(frame.f_globals.get("__name__")), frame.f_globals) for frame in all_frames())
     found: dict[int, tuple[str, dict[str, object]]] = {}
-    for name, namespace in [*modules, *((str(names.get("__name__")), names) for names in running_namespaces())]:
+    for name, namespace in [*modules, *running]:
         found.setdefault(id(namespace), (name, namespace))
     return found
 

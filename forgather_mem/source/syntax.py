@@ -49,9 +49,9 @@ class Named:
     """
 
     name: str
-    attribute: bool
-    item: bool
     regions: tuple[Region, ...]
+    attribute: bool = False
+    item: bool = False
     of_module: bool = False
 
 

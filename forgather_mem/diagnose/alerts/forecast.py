@@ -83,12 +83,10 @@ class Filling:
         self._points: deque[Point] = deque()
         self._last: deque[float] = deque(maxlen=_WHEN.calm_points)
         self._top = self._given_back = 0.0
-        self._now = 0
 
     def add(self, step: int, size: float) -> None:
         """Add the bytes in use at the end of this step."""
         self._last.append(size)
-        self._now = step
         points = self._points
         while points and points[0][0] < step - self._span_steps:
             points.popleft()
@@ -103,7 +101,7 @@ class Filling:
     def forecast(self, capacity_bytes: float) -> Forecast | None:
         """When this capacity will be exhausted; None if that is not in sight. Costs 2 us while it is not."""
         points = self._points
-        if len(points) < _WHEN.fewest_points or not self._last:
+        if len(points) < _WHEN.fewest_points:
             return None
         least = min(size for _, size in itertools.islice(points, 0, None, max(1, len(points) // 64)))
         if min(self._last) - least < 0.9 * _WHEN.seen_times * (capacity_bytes - min(self._last)):
@@ -124,7 +122,7 @@ class Filling:
         line = fit_without_outliers(part)
         if line is None or not _goes_on(line, part):
             return None
-        at = self._now
+        at = self._points[-1][0]
         steps_left = max(0.0, (capacity_bytes - line.at(at)) / line.slope)
         if steps_left > self._within_steps or at - part[0][0] < _WHEN.seen_times * steps_left:
             return None
@@ -177,7 +175,7 @@ class Wall:
         self._rooms = HostRooms() if where == "host" else None
         self._calls, self._capacity = 0, 0.0
         self._room: Room | None = None
-        self._told_step: int | None = None
+        self._told_step = -math.inf
         self._seen: deque[_UsedAndFree] = deque(maxlen=_Every.rooms_kept)
 
     def look(self, step: int) -> tuple[Forecast, Room] | None:
@@ -195,12 +193,11 @@ class Wall:
         if found is not None:  # with the current headroom: others use it too
             self._ask()
             found = self._filling.forecast(self._capacity)
-        if found is None:
-            if self._told_step is not None and step - self._told_step > self._within:
-                self._told_step = None  # the rise is over: the next one is reported again
+        if found is None or self._room is None:
             return None
-        known, self._told_step = self._told_step is not None, step
-        return None if known or self._room is None else (found, self._room)
+        is_known = step - self._told_step <= self._within  # after that the rise is over: this is the next one
+        self._told_step = step
+        return None if is_known else (found, self._room)
 
     def _ask(self) -> None:
         """Update the capacity: what can be kept between two steps."""

@@ -98,9 +98,8 @@ class AlertWatch:
 
     def _look(self, crossing: Crossing, moment: Moment, sample: Sample) -> Alert | None:
         limit = crossing.limit
-        value = sample.values.get(limit.name)
-        if value is None:  # others may have read it since, in a step that was not looked at here
-            value = moment.run.latest(limit.name)
+        # Others may have read it since, in a step that was not looked at here
+        value = sample.values.get(limit.name, moment.run.latest(limit.name))
         if value is None:
             return None
         self._read.add(limit.name)

@@ -89,9 +89,8 @@ class Remedy(NamedTuple):
         if not failure.is_counted or not self.reduces:
             return True
         wanted = failure.requested_bytes or 0
-        missing = max(
-            failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0)
-        )  # a later one may fail, too
+        # A later one may fail, too
+        missing = max(failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0))
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
         now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
         to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)
