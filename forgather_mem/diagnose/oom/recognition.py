@@ -10,6 +10,7 @@ import glob
 import linecache
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -258,8 +259,7 @@ def _has_another_cause(shape: messages.MessageShape, wanted_bytes: int | None) -
     """Whether a message with several possible causes is, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
         with missing(OSError):
-            shm = os.statvfs("/dev/shm")
-            return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
+            return shutil.disk_usage("/dev/shm").free > (wanted_bytes or 0)
         return False
     is_full = _device_is_full()
     return (shape.only_when_full and not is_full) or (shape.unless_room_in == "device" and is_full is False)

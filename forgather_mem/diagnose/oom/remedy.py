@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -113,17 +113,14 @@ def _leaves(change: Change, failure: Failure) -> float:
     return WHEN.half_frac if "dtype" in change.in_script else 0
 
 
-def written(values: Mapping[str, object]) -> str:
-    """Arguments as a user would write them.
+def setting(note: str = "", **values: object) -> Change:
+    """Arguments of the trainer's, as a user would write them.
 
-    >>> written({"optim": "sgd", "save_only_model": True})
+    >>> setting(optim="sgd", save_only_model=True).text
     "optim='sgd', save_only_model=True"
     """
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())
-
-
-def setting(note: str = "", **values: object) -> Change:
-    return Change(text=written(values), set=values, note=note)
+    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return Change(text=text, set=values, note=note)
 
 
 def doing(text: str, note: str = "", **in_script: object) -> Change:
