@@ -57,10 +57,7 @@ def find_owners(
     """
     search = _Search(objects, ignore)
     try:
-        complete = search.run(budget_s)
-        owners = search.owners(max_owners)
-        owners.complete = complete
-        return owners
+        return search.owners(max_owners, complete=search.run(budget_s))
     finally:
         search.forget()
 
@@ -102,11 +99,13 @@ class _Search:
             self._add(held, holder)
         return True
 
-    def owners(self, max_owners: int) -> Owners:
+    def owners(self, max_owners: int, *, complete: bool) -> Owners:
         for key, number in self.targets.items():
             for name in self.variables.get(key, ()):
                 self.found[name] = Owner(path=name, holder=name, target=number, way=(name,))
-        return Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
+        owners = Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
+        owners.complete = complete
+        return owners
 
     def forget(self) -> None:
         """Release everything reached, even if an error keeps this frame."""

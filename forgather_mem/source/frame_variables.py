@@ -65,11 +65,6 @@ def running_frames() -> Iterator[FrameType]:
             yield frame
 
 
-def is_frame_running(frame: FrameType) -> bool:
-    """Whether this function has not returned yet."""
-    return any(other is frame for other in all_frames())
-
-
 def is_our_frame(frame: FrameType) -> bool:
     """Whether this function belongs to this library."""
     return frame.f_code.co_filename.startswith(OURS)
