@@ -49,8 +49,7 @@ def stairs_of(part: Sequence[Point]) -> list[Point]:
             rises.append((after, edge - size))
             edge = size
         after = step
-    rises.reverse()
-    return rises
+    return rises[::-1]
 
 
 def has_stairs(part: Sequence[Point], grown: float, fewest: int = 4, most: float = 3.0) -> bool:

@@ -205,10 +205,17 @@ def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Tren
     """What grows throughout the part from `begin` on: a leak, unless it slows down or has fallen as far before."""
     part = points[begin:]
     slowing = slowing_rates(part)
-    if slowing is None:
-        return _leak(points, begin, found, steps)
-    first, last = slowing
-    return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found.per_step, low=last, high=first)
+    if slowing is not None:
+        first, last = slowing
+        return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found.per_step, low=last, high=first)
+    since = _since(part)  # with the rate of what rises
+    later = [point for point in part if point[0] >= since]
+    edges = edges_of(later, GROWTH.blocks)
+    if since > part[0][0] and later[-1][0] - since >= GROWTH.fewest_steps / 2 and len(edges) >= 4:
+        found = max(found, rate_of(edges))
+    at = since if since > part[0][0] or begin > len(points) * GROWTH.starts[0] else points[0][0]
+    low = max(0.0, found.low)
+    return Trend(kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=low, high=found.high)
 
 
 def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
@@ -218,19 +225,6 @@ def _without_greatest_rise(points: Sequence[Point]) -> list[Point] | None:
     if rise < 0.3 * sum(size for _, size in rises):
         return None
     return [(step, size + rise if step < at else size) for step, size in points]
-
-
-def _leak(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
-    """The leak found in the part from `begin` on, with the rate of its rising part."""
-    part = points[begin:]
-    since = _since(part)
-    later = [point for point in part if point[0] >= since]
-    edges = edges_of(later, GROWTH.blocks)
-    if since > part[0][0] and later[-1][0] - since >= GROWTH.fewest_steps / 2 and len(edges) >= 4:
-        found = max(found, rate_of(edges))
-    at = since if since > part[0][0] or begin > len(points) * GROWTH.starts[0] else points[0][0]
-    low = max(0.0, found.low)
-    return Trend(kind="leak", since_step=at, steps=steps, per_step=found.per_step, low=low, high=found.high)
 
 
 def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> bool:

@@ -38,7 +38,6 @@ Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained",
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
 
-@dataclass(frozen=True, slots=True)
 class CensusLimits:
     """How far the census looks; it runs once, when the training is over.
 
@@ -53,14 +52,14 @@ class CensusLimits:
         our_references: To an object that one variable holds, beside that variable.
     """
 
-    budget_s: float = 1.0
-    piece_bytes: int = 2**10
-    named_frac: float = 0.02
-    copy_frac: float = 0.9
-    our_references: int = 4
+    budget_s = 1.0
+    piece_bytes = 2**10
+    named_frac = 0.02
+    copy_frac = 0.9
+    our_references = 4
 
 
-_LIMITS = CensusLimits()
+_LIMITS = CensusLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -222,9 +221,8 @@ class _Census:
         has_state = len(whole) > len(own) and whole.keys() <= sizes.keys()
         alike, whole = Counter({each: sizes[each] for each in whole}), whole if has_state else own
         is_all = bool(own) and own.keys() <= sizes.keys() and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
-        copies = (
-            "a copy" if (times := round(_total(alike) / max(1, _total(whole)))) < 2 else f"as much as {times} copies"
-        )
+        times = round(_total(alike) / max(1, _total(whole)))
+        copies = "a copy" if times < 2 else f"as much as {times} copies"
         collects = not self.walk.is_librarys_variable(position) and _is_container(thing)
         # Only for a failure: reading code takes memory
         names = names_of(self.walk, position, self._frames) if collects and self._failed else []
@@ -262,9 +260,8 @@ class _Census:
     def _within_pass(self) -> list[object]:
         """The variables of what the outermost module has called: masks, and results that no graph keeps."""
         calls = itertools.dropwhile(lambda entry: not calls_module(entry.tb_frame), self._failed)
-        values = [
-            value for entry in itertools.islice(calls, 1, None) for value in frame_variables(entry.tb_frame).values()
-        ]
+        called = itertools.islice(calls, 1, None)
+        values = [value for entry in called for value in frame_variables(entry.tb_frame).values()]
         return [value for value in values if is_tensor(value) and not is_torch(value, "nn", "Parameter")]
 
     def _models(self, trained: set[int]) -> dict[int, str]:

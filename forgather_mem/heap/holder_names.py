@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType, FunctionType
 
@@ -11,7 +11,7 @@ from forgather_mem.heap.owner_paths import attributes_of, frame_name, has_attrib
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_user_class, is_user_file, user_modules
-from forgather_mem.source.syntax import Named, class_regions, function_regions, regions_of_module
+from forgather_mem.source.syntax import Named, Region, class_regions, function_regions, regions_of_module
 
 
 def names_of(walk: ReachableGraph, position: int, failed: Sequence[FrameType] = ()) -> list[Named]:
@@ -44,15 +44,13 @@ def names_of(walk: ReachableGraph, position: int, failed: Sequence[FrameType] = 
 def slot_names(instance: object, name: str, *, item: bool = False) -> list[Named]:
     """The names of a value that is an attribute of this instance, or of an item of it."""
     bases = (instance if isinstance(instance, type) else type(instance)).__mro__
-    regions = tuple(class_regions([base for base in bases if is_user_class(base)]))
-    return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
+    return _named(name, class_regions([base for base in bases if is_user_class(base)]), attribute=True, item=item)
 
 
 def anywhere(name: str, *, item: bool) -> list[Named]:
     """The attribute by its own name in all of the user's code: `optimizer.seen.append(x)`, `agent.memory[key] = x`."""
     around = (region for module in user_modules(len(sys.modules)) for region in regions_of_module(module, name))
-    regions = tuple(replace(region, own=False) for region in around)
-    return [Named(name=name, attribute=True, item=item, regions=regions)] if regions else []
+    return _named(name, (replace(region, own=False) for region in around), attribute=True, item=item)
 
 
 def _instance_of(way: list[object], number: int) -> object | None:
@@ -78,10 +76,7 @@ def _attribute(instance: object, held: object) -> str | None:
 def module_names(module: str, namespace: dict[str, object], held: object, *, item: bool) -> list[Named]:
     """The names of a value that is a variable of this module, or of an item of it."""
     name = next((name for name, value in list(namespace.items()) if value is held), None)
-    regions = tuple(regions_of_module(module))
-    if name is None or not regions:
-        return []
-    return [Named(name=name, attribute=False, item=item, regions=regions, of_module=True)]
+    return _named(name, regions_of_module(module), item=item, of_module=True)
 
 
 def _of_frame(label: str, frames: Sequence[FrameType], *, item: bool) -> list[Named]:
@@ -92,5 +87,10 @@ def _of_frame(label: str, frames: Sequence[FrameType], *, item: bool) -> list[Na
 
 
 def _of_code(code: CodeType, name: str | None, *, item: bool) -> list[Named]:
-    regions = tuple(function_regions(code, name)) if name is not None and is_user_file(code.co_filename) else ()
-    return [Named(name=name, attribute=False, item=item, regions=regions)] if name and regions else []
+    return _named(name, function_regions(code, name) if name and is_user_file(code.co_filename) else (), item=item)
+
+
+def _named(name: str | None, regions: Iterable[Region], **more: bool) -> list[Named]:
+    """What has this name in any of these; nothing without both."""
+    around = tuple(regions) if name is not None else ()
+    return [Named(name=name, regions=around, **more)] if name is not None and around else []

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
-from forgather_mem.source.frame_variables import frame_variables, is_frame_running
+from forgather_mem.source.frame_variables import all_frames, frame_variables
 from forgather_mem.source.source_lines import is_our_class, with_callers
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
         account = accounts[kind]
         if account is None or (place in known and not (part is thing and kind in _REUSED)):
             continue
-        if (kind is int and -6 < part < 257) or (kind is FrameType and is_frame_running(part)):
+        if (kind is int and -6 < part < 257) or (kind is FrameType and any(one is part for one in all_frames())):
             continue
         own_bytes, led_to, stored_in = account
         if place not in seen:

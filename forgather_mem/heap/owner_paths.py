@@ -65,10 +65,7 @@ def suspended_frame(holder: object) -> FrameType | None:
 
 def attributes_of(holder: object) -> dict[str, object] | None:
     """The holder's own `__dict__`, looked up without running code of its class."""
-    try:
-        found = object.__getattribute__(holder, "__dict__")
-    except (AttributeError, TypeError):
-        return None
+    found = _own_value(holder, "__dict__")
     return found if type(found) is dict else None
 
 
@@ -176,7 +173,7 @@ def _attribute_step(holder: object, held: object) -> str:
         return ""
     is_class, is_in_c = (issubclass(type(holder), kind) for kind in (type, (BuiltinMethodType, BaseException)))
     in_c = ((name, getattr(holder, name, None)) for name in (_ASKED_FOR if is_in_c else ()))
-    slots = ((name, _slot_value(holder, name)) for name in _slots(holder))
+    slots = ((name, _own_value(holder, name)) for name in _slots(holder))
     names = itertools.chain(in_c, list((attributes or {}).items()), vars(holder).items() if is_class else slots)
     nameless = "" if is_class else f" ({type(holder).__name__})"
     return next((f".{name}" for name, value in names if value is held), nameless)
@@ -189,10 +186,10 @@ def _slots(holder: object) -> list[str]:
     return [name for of in type(holder).__mro__ for name, one in vars(of).items() if type(one) is MemberDescriptorType]
 
 
-def _slot_value(holder: object, name: str) -> object:
+def _own_value(holder: object, name: str) -> object:
     try:
         return object.__getattribute__(holder, name)
-    except AttributeError:
+    except (AttributeError, TypeError):
         return None
 
 

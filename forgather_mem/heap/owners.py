@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from types import FrameType
 
 from forgather_mem.heap.owner_paths import frame_name, holder_path, write_path
-from forgather_mem.source.frame_variables import frame_variables, is_our_frame, running_frames, running_namespaces
+from forgather_mem.source.frame_variables import all_frames, frame_variables, is_our_frame, running_frames
 
 _CHUNK = 1_000
 
@@ -57,10 +57,7 @@ def find_owners(
     """
     search = _Search(objects, ignore)
     try:
-        complete = search.run(budget_s)
-        owners = search.owners(max_owners)
-        owners.complete = complete
-        return owners
+        return search.owners(max_owners, complete=search.run(budget_s))
     finally:
         search.forget()
 
@@ -102,11 +99,13 @@ class _Search:
             self._add(held, holder)
         return True
 
-    def owners(self, max_owners: int) -> Owners:
+    def owners(self, max_owners: int, *, complete: bool) -> Owners:
         for key, number in self.targets.items():
             for name in self.variables.get(key, ()):
                 self.found[name] = Owner(path=name, holder=name, target=number, way=(name,))
-        return Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
+        owners = Owners(sorted(self.found.values(), key=lambda owner: len(owner.path))[:max_owners])
+        owners.complete = complete
+        return owners
 
     def forget(self) -> None:
         """Release everything reached, even if an error keeps this frame."""
@@ -142,8 +141,9 @@ def _namespaces() -> dict[int, tuple[str, dict[str, object]]]:
     """Namespaces of all modules, the user's first, installed ones last, and of code executed in its own namespace."""
     modules = [(name, vars(module)) for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")]
     modules.sort(key=lambda pair: (pair[0] != "__main__", str(pair[1].get("__file__")).startswith(sys.prefix)))
+    running = ((str(frame.f_globals.get("__name__")), frame.f_globals) for frame in all_frames())
     found: dict[int, tuple[str, dict[str, object]]] = {}
-    for name, namespace in [*modules, *((str(names.get("__name__")), names) for names in running_namespaces())]:
+    for name, namespace in [*modules, *running]:
         found.setdefault(id(namespace), (name, namespace))
     return found
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
-from forgather_mem.source.frame_variables import all_frames, frame_variables, is_our_frame, running_namespaces
+from forgather_mem.source.frame_variables import all_frames, frame_variables, is_our_frame
 
 T = TypeVar("T")
 # References: a variable's object, its attributes, an object there, its own, a container, what is in it; and objects.
@@ -39,7 +39,7 @@ def near_objects(wanted: tuple[type[T], ...]) -> list[T] | None:
     In a plain loop it takes 0.5 ms, and no list of all objects, which would be 2 MiB.
     """
     found, seen = list[T](), set[int]()
-    level: list[Any] = [*_variables(), *running_namespaces()]
+    level: list[Any] = [*_variables(), *(frame.f_globals for frame in all_frames())]
     for _ in range(_NEAR):
         reached = {id(one): one for one in gc.get_referents(*level) if id(one) not in seen and gc.is_tracked(one)}
         level = [one for one in reached.values() if not issubclass(type(one), _LEAD_FAR)]

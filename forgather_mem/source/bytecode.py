@@ -40,9 +40,8 @@ def names_on_line(code: CodeType, position: int) -> set[str]:
     """The variables that the lines of the expression that runs read."""
     places = list(code.co_positions())
     first, last = places[max(0, position) // 2][:2]
-    steps = [
-        one for one in dis.get_instructions(code) if (first or 1) <= (places[one.offset // 2][0] or 0) <= (last or 0)
-    ]
+    lines = range(first or 1, (last or 0) + 1)
+    steps = [one for one in dis.get_instructions(code) if places[one.offset // 2][0] in lines]
     return {name for step in steps for verb, name in _accesses(step) if verb == "LOAD"}
 
 

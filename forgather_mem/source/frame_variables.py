@@ -65,17 +65,6 @@ def running_frames() -> Iterator[FrameType]:
             yield frame
 
 
-def is_frame_running(frame: FrameType) -> bool:
-    """Whether this function has not returned yet."""
-    return any(other is frame for other in all_frames())
-
-
-def running_namespaces() -> Iterator[dict[str, object]]:
-    """The global namespaces of running code: of modules, and those passed to `exec`."""
-    for frame in all_frames():
-        yield frame.f_globals
-
-
 def is_our_frame(frame: FrameType) -> bool:
     """Whether this function belongs to this library."""
     return frame.f_code.co_filename.startswith(OURS)
@@ -88,6 +77,5 @@ def all_frames() -> Iterator[FrameType]:
         for innermost in reversed(list(sys._current_frames().values())):
             yield from with_callers(innermost)
     finally:
-        del (
-            innermost
-        )  # which is this frame in its own thread: a ring that kept all callers' variables until a collection
+        # It is this frame in its own thread: a ring that kept all callers' variables until a collection
+        del innermost

@@ -10,7 +10,7 @@ import sysconfig
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType, ModuleType
+from types import FrameType, ModuleType
 
 from forgather_mem.telemetry.redaction import redacted
 
@@ -119,11 +119,6 @@ def module_files(module: str) -> list[str]:
         return [str(file)]
     cells = _cells() if module == "__main__" else {}
     return sorted(cells, key=cells.__getitem__, reverse=True)
-
-
-def line_of_code(code: CodeType) -> tuple[str, int] | None:
-    """Where the user has written a function; None for a library's function."""
-    return (code.co_filename, code.co_firstlineno) if is_user_file(code.co_filename) else None
 
 
 def _cells() -> dict[str, int]:

@@ -49,9 +49,9 @@ class Named:
     """
 
     name: str
-    attribute: bool
-    item: bool
     regions: tuple[Region, ...]
+    attribute: bool = False
+    item: bool = False
     of_module: bool = False
 
 
@@ -87,7 +87,7 @@ def first_lines(file: str) -> dict[int, int]:
 
 def forget_trees() -> None:
     """Release the trees, at the end of a search: a file of a thousand lines takes some MiB."""
-    for made in (tree_of, _chars_left, functions_in, local_names):
+    for made in (tree_of, _chars_left, local_names):
         made.cache_clear()
 
 
@@ -104,7 +104,8 @@ def function_regions(code: CodeType, variable: str) -> list[Region]:
     tree = tree_of(code.co_filename)
     if tree is None:
         return []
-    around = sorted((one for one in functions_in(tree) if _holds(one, code.co_firstlineno)), key=lambda one: one.lineno)
+    functions = (node for node in ast.walk(tree) if isinstance(node, Function))
+    around = sorted((one for one in functions if _holds(one, code.co_firstlineno)), key=lambda one: one.lineno)
     around = [node for node in around if variable in local_names(node)] or around[-1:]
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
 
@@ -144,34 +145,22 @@ def module_regions(tree: ast.Module, file: str) -> Iterator[Region]:
             yield Region(node=node, file=file)
 
 
-@functools.lru_cache(maxsize=16)
-def functions_in(tree: ast.Module) -> tuple[Function, ...]:
-    """All functions of a file, also those in classes and in functions."""
-    return tuple(node for node in ast.walk(tree) if isinstance(node, Function))
-
-
 @functools.lru_cache(maxsize=512)
 def local_names(node: ast.AST) -> frozenset[str]:
     """The parameters and variables of a function, without those of functions in it and without global ones."""
     arguments = getattr(node, "args", None)
     names = {part.arg for part in ast.walk(arguments) if isinstance(part, ast.arg)} if arguments else set()
     other: set[str] = set()
-    for part in without_inner(node):
+    todo = list(ast.iter_child_nodes(node))
+    while todo:
+        part = todo.pop()
+        if not isinstance(part, Function | ast.ClassDef):
+            todo += ast.iter_child_nodes(part)
         if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
             names.add(part.id)
         elif isinstance(part, ast.Global | ast.Nonlocal):
             other.update(part.names)
     return frozenset(names - other)
-
-
-def without_inner(node: ast.AST) -> Iterator[ast.AST]:
-    """What is in a function, class or module, without what is in the functions and classes in it."""
-    todo = list(ast.iter_child_nodes(node))
-    while todo:
-        part = todo.pop()
-        yield part
-        if not isinstance(part, Function | ast.ClassDef):
-            todo += ast.iter_child_nodes(part)
 
 
 def _methods(node: ast.ClassDef, file: str) -> Iterator[Region]:

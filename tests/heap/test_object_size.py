@@ -4,8 +4,8 @@ import collections
 import functools
 import sys
 import weakref
-from collections.abc import Callable
-from types import FunctionType
+from collections.abc import Callable, Iterator
+from types import FrameType, FunctionType
 
 import numpy as np
 import pytest
@@ -60,6 +60,17 @@ def test_what_leads_to_one_mib_frees_one_mib(make: object) -> None:
 def test_a_closure_frees_what_it_has_captured_but_not_its_module() -> None:
     captured = bytes(MIB)
     assert size(lambda: captured) == pytest.approx(MIB, abs=4000)
+
+
+def test_a_frame_frees_its_variables_unless_its_function_runs() -> None:
+    def waits() -> Iterator[FrameType]:
+        captured = bytes(MIB)
+        yield sys._getframe()
+        del captured
+
+    generator = waits()
+    assert size(next(generator)) == pytest.approx(MIB, abs=1000)
+    assert size(sys._getframe()) == 0
 
 
 def test_what_was_there_before_and_what_everybody_shares_does_not_count() -> None:

@@ -4,8 +4,6 @@ import gc
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
-from types import FrameType
 
 from torch import nn
 
@@ -13,11 +11,9 @@ from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.source.frame_variables import (
     frame_variables,
-    is_frame_running,
     is_function,
     is_our_frame,
     running_frames,
-    running_namespaces,
 )
 
 
@@ -130,21 +126,6 @@ def test_code_of_a_module_is_left_out_as_it_has_no_variables_of_its_own() -> Non
     exec("found = names()", space)
     assert "<module>" not in space["found"]
     assert "Body" in in_a_class()
-    seen: list[bool] = []
-    space = {"look": lambda: seen.append(any(one is space for one in running_namespaces()))}
-    exec("look()", space)
-    assert seen == [True]
-
-
-def test_a_function_runs_until_it_has_returned() -> None:
-    def numbers() -> Iterator[FrameType]:
-        yield sys._getframe()
-
-    generator = numbers()
-    frame = next(generator)
-    assert not is_frame_running(frame), "it waits, and is in nobody's way"
-    assert is_frame_running(sys._getframe())
-    generator.close()
 
 
 def test_a_function_of_this_library_is_not_the_users() -> None:

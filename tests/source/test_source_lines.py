@@ -23,7 +23,6 @@ from forgather_mem.source.source_lines import (
     is_user_file,
     is_user_module,
     line_name,
-    line_of_code,
     source_line,
     user_modules,
 )
@@ -70,8 +69,6 @@ def test_the_script_is_the_users_though_it_has_no_file() -> None:
 
 
 def test_where_the_user_wrote_a_function_is_told_and_where_a_library_did_is_not(mine: ModuleType) -> None:
-    assert line_of_code(mine.Mine.keep.__code__) == (mine.__file__, 2)
-    assert line_of_code(json.dumps.__code__) is None
     assert source_line(str(mine.__file__), 3) == "return [1]"
     assert source_line("/no/such/file.py", 3) == ""
     assert line_name("/home/me/train.py", 41) == "train.py:41"

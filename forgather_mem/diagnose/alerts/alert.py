@@ -10,10 +10,7 @@ import textwrap
 from dataclasses import dataclass
 
 from forgather_mem.errors import escape_controls
-from forgather_mem.system.headroom import Room
-from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.telemetry.records import Finding, RunInfo
-from forgather_mem.units import format_bytes
 
 logger = logging.getLogger(__name__)
 
@@ -48,17 +45,6 @@ class Alert:
 
 
 _NUMBERS = tuple(name for name in Alert.__dataclass_fields__ if name != "text")
-
-
-def left_in(room: Room) -> int:
-    """What this process may still take of a memory: its share, and what it has of freed host memory."""
-    unused = unused_heap_bytes() if room.where == "host" else 0
-    return room.free_bytes // room.num_ranks + unused
-
-
-def left_text(left_bytes: int, limit: str) -> str:
-    """What a limit leaves, for people."""
-    return f"{format_bytes(left_bytes)} are left ({limit})"
 
 
 def told_by(finding: Finding) -> Alert:

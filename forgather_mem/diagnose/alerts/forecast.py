@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
-from forgather_mem.errors import ours
 from forgather_mem.growth.lower_envelope import Line, Point, fit_without_outliers
 from forgather_mem.growth.trend import rate_throughout
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
@@ -22,7 +21,6 @@ from forgather_mem.system.headroom import HostRooms, Room, room_of
 from forgather_mem.units import format_bytes
 
 
-@dataclass(frozen=True, slots=True)
 class FillingLimits:
     """When a rise is trusted. Measured by benchmarks/alerts.py: growth with noise and spikes, and runs that only move.
 
@@ -36,16 +34,16 @@ class FillingLimits:
         recent_points: Those of the newest that stay.
     """
 
-    fewest_points: int = 24
-    calm_points: int = 5
-    seen_times: float = 2.0
-    given_back_times: float = 1.2
-    same_slope_frac: float = 0.08
-    most_points: int = 320
-    recent_points: int = 160
+    fewest_points = 24
+    calm_points = 5
+    seen_times = 2.0
+    given_back_times = 1.2
+    same_slope_frac = 0.08
+    most_points = 320
+    recent_points = 160
 
 
-_WHEN = FillingLimits()
+_WHEN = FillingLimits
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,12 +83,10 @@ class Filling:
         self._points: deque[Point] = deque()
         self._last: deque[float] = deque(maxlen=_WHEN.calm_points)
         self._top = self._given_back = 0.0
-        self._now = 0
 
     def add(self, step: int, size: float) -> None:
         """Add the bytes in use at the end of this step."""
         self._last.append(size)
-        self._now = step
         points = self._points
         while points and points[0][0] < step - self._span_steps:
             points.popleft()
@@ -105,7 +101,7 @@ class Filling:
     def forecast(self, capacity_bytes: float) -> Forecast | None:
         """When this capacity will be exhausted; None if that is not in sight. Costs 2 us while it is not."""
         points = self._points
-        if len(points) < _WHEN.fewest_points or not self._last:
+        if len(points) < _WHEN.fewest_points:
             return None
         least = min(size for _, size in itertools.islice(points, 0, None, max(1, len(points) // 64)))
         if min(self._last) - least < 0.9 * _WHEN.seen_times * (capacity_bytes - min(self._last)):
@@ -126,7 +122,7 @@ class Filling:
         line = fit_without_outliers(part)
         if line is None or not _goes_on(line, part):
             return None
-        at = self._now
+        at = self._points[-1][0]
         steps_left = max(0.0, (capacity_bytes - line.at(at)) / line.slope)
         if steps_left > self._within_steps or at - part[0][0] < _WHEN.seen_times * steps_left:
             return None
@@ -175,22 +171,19 @@ class Wall:
     def __init__(self, where: str, within_steps: int, allocator: Allocator | None = None) -> None:
         self.where, self._of_device = where, allocator
         self._filling, self._within = Filling(within_steps), within_steps
-        self._measure: HostMeasure | None = None
-        self._rooms: HostRooms | None = None
+        self._measure = HostMeasure() if where == "host" else None
+        self._rooms = HostRooms() if where == "host" else None
         self._calls, self._capacity = 0, 0.0
         self._room: Room | None = None
-        self._told_step: int | None = None
+        self._told_step = -math.inf
         self._seen: deque[_UsedAndFree] = deque(maxlen=_Every.rooms_kept)
-        if where == "host":
-            try:
-                self._measure, self._rooms = HostMeasure(), HostRooms()
-            except ours(OSError):  # no /proc
-                self.where = ""
 
     def look(self, step: int) -> tuple[Forecast, Room] | None:
         """Once per rise, when memory will be full, and its headroom; else None. Costs 15 us, and 60 us at times."""
         self._calls += 1
-        used = self._read()
+        if self._room is None or not self._calls % _Every.room:
+            self._ask()
+        used = None if self._room is None else self._now()
         if used is None:
             return None
         self._filling.add(step, used)
@@ -200,18 +193,11 @@ class Wall:
         if found is not None:  # with the current headroom: others use it too
             self._ask()
             found = self._filling.forecast(self._capacity)
-        if found is None:
-            if self._told_step is not None and step - self._told_step > self._within:
-                self._told_step = None  # the rise is over: the next one is reported again
+        if found is None or self._room is None:
             return None
-        known, self._told_step = self._told_step is not None, step
-        return None if known or self._room is None else (found, self._room)
-
-    def _read(self) -> float | None:
-        """Bytes in use now; the capacity is read less often."""
-        if self.where and (self._room is None or not self._calls % _Every.room):
-            self._ask()
-        return None if self._room is None else self._now()
+        is_known = step - self._told_step <= self._within  # after that the rise is over: this is the next one
+        self._told_step = step
+        return None if is_known else (found, self._room)
 
     def _ask(self) -> None:
         """Update the capacity: what can be kept between two steps."""

@@ -13,11 +13,12 @@ import time
 from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, left_in, left_text
+from forgather_mem.diagnose.alerts.alert import Alert, emit_alert
 from forgather_mem.errors import PlanError, missing, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.system.memory_limit import raise_own_limits
+from forgather_mem.system.native_heap import unused_heap_bytes
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import FORETOLD, NOTHING, Moment, RunInfo, Sample
 from forgather_mem.units import GIB, MIB, format_bytes
@@ -150,12 +151,15 @@ def _too_large(outlook: Outlook, moment: Moment, has_evaluated: bool) -> Iterato
     room = next(iter(host_rooms()), None) if current_allocator() is None else device_room()
     if room is None:
         return
-    left, needed = left_in(room), outlook.training_bytes
+    # Its share, and what it has of freed host memory
+    left = room.free_bytes // room.num_ranks + (unused_heap_bytes() if room.where == "host" else 0)
+    needed = outlook.training_bytes
     at = {"step": moment.step, "rank": moment.run.rank, "limit": left}
+    is_left = f"{format_bytes(left)} are left ({room.limit})"
     # A step that has taken half as much had the longest batch
     if needed > left and 2 * room.passing_bytes < needed:
         text = (
-            f"the longest batch ({outlook.batch}) needs {format_bytes(needed)}, {left_text(left, room.limit)}: cut "
+            f"the longest batch ({outlook.batch}) needs {format_bytes(needed)}, {is_left}: cut "
             "samples (max_length), split or drop the longest, or use smaller batches with more "
             "gradient_accumulation_steps"
         )
@@ -164,7 +168,7 @@ def _too_large(outlook: Outlook, moment: Moment, has_evaluated: bool) -> Iterato
     if needed > left and at_step is not None:
         text = (
             f"the evaluation ({f'step {at_step:,}' if at_step else 'after the epoch'}) needs {format_bytes(needed)} "
-            f"with all that it keeps, {left_text(left, room.limit)}: reduce that in preprocess_logits_for_metrics, as "
+            f"with all that it keeps, {is_left}: reduce that in preprocess_logits_for_metrics, as "
             "by logits.argmax(-1), set batch_eval_metrics=True, or evaluate fewer samples"
         )
         yield Alert(name="evaluation", text=text, value=needed, full_at_step=at_step or None, **at)

@@ -64,10 +64,11 @@ class AlertWatch:
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._find.take(self._find_devices)
-        alerts = [alert for one in self._crossings if (alert := self._look(one, moment, sample)) is not None]
+        found = [alert for one in self._crossings if (alert := self._look(one, moment, sample)) is not None]
         if moment.event == "step_end":
             self._calls += 1
-            alerts += [alert for wall in self._walls if (alert := _wall_alert(moment, wall)) is not None]
+            found += [alert for wall in self._walls if (alert := _wall_alert(moment.step, wall)) is not None]
+        alerts = [replace(alert, step=moment.step, rank=self._rank) for alert in found]
         for alert in alerts:
             emit_alert(moment.run, alert)
         if self._save or self._stop:
@@ -98,9 +99,8 @@ class AlertWatch:
 
     def _look(self, crossing: Crossing, moment: Moment, sample: Sample) -> Alert | None:
         limit = crossing.limit
-        value = sample.values.get(limit.name)
-        if value is None:  # others may have read it since, in a step that was not looked at here
-            value = moment.run.latest(limit.name)
+        # Others may have read it since, in a step that was not looked at here
+        value = sample.values.get(limit.name, moment.run.latest(limit.name))
         if value is None:
             return None
         self._read.add(limit.name)
@@ -109,8 +109,6 @@ class AlertWatch:
         side = "below" if limit.is_lower else "above"
         words = USUAL.get(name_on_current(limit.name))
         return Alert(
-            step=moment.step,
-            rank=moment.run.rank,
             name=limit.name,
             value=value,
             limit=limit.value,
@@ -167,14 +165,12 @@ class ForetoldRelay:
         return {"_call": self._call, "_run": None}
 
 
-def _wall_alert(moment: Moment, wall: Wall) -> Alert | None:
-    found = wall.look(moment.step)
+def _wall_alert(step: int, wall: Wall) -> Alert | None:
+    found = wall.look(step)
     if found is None:
         return None
     forecast, room = found
     return Alert(
-        step=moment.step,
-        rank=moment.run.rank,
         name=wall.where,
         value=forecast.bytes_per_step,
         full_at_step=forecast.at_step,

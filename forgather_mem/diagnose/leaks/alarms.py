@@ -28,10 +28,13 @@ T = TypeVar("T", "Suspect", "LeakSuspect")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A line that was printed: at this step, of these sizes, named so, growing by so much."""
+    """A line that was printed: at this step, of sizes that are named so together, growing by so much.
+
+    It is wrong once each of these sizes has come below that in `given_back_at`.
+    """
 
     step: int
-    names: frozenset[str]
+    given_back_at: Mapping[str, float]
     label: str
     per_step: float
 
@@ -51,7 +54,7 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
         return None
     after = _since(alarm, series)
     flat = _flat_from(after)
-    if any(trends[name].kind == "slowing" for name in alarm.names if name in trends):
+    if any(trends[name].kind == "slowing" for name in alarm.given_back_at if name in trends):
         reason = "it grows ever less"
     elif not after or min(size for _, size in after[-3:]) < min(size for _, size in after[:3]):
         reason = "it has been given back since"
@@ -68,7 +71,7 @@ def _withdrawn(alarm: Alarm, reason: str) -> str:
 
 def _since(alarm: Alarm, series: Mapping[str, Series]) -> list[Point]:
     """The readings since an alarm, of its size with the most."""
-    known = [series[name].points for name in sorted(alarm.names) if name in series]
+    known = [series[name].points for name in sorted(alarm.given_back_at) if name in series]
     return [point for point in max(known, key=len, default=[]) if point[0] >= alarm.step]
 
 
@@ -95,7 +98,6 @@ class LiveAlarm:
         self.alarm: Alarm | None = None
         self.taken_back: list[str] = []
         self._calls, self._next_call, self._in_a_row = 0, LEAK.judged_every, 0
-        self._given_back_at: dict[str, float] = {}
 
     @property
     def suspects(self) -> bool:
@@ -130,13 +132,13 @@ class LiveAlarm:
         lasts = step - whole_of(growing).since_step >= LEAK.lasting_steps or is_soon(growing, step, full_step)
         return lasts or (leak is not None and not self.taken_back and is_held(leak))
 
-    def printed(self, alarm: Alarm, growing: Mapping[str, Trend], series: Mapping[str, Series]) -> None:
+    def printed(self, growing: Mapping[str, Trend], series: Mapping[str, Series], step: int, rate: float) -> None:
         """This was printed; remember below which sizes it would be wrong."""
-        self.alarm = alarm
-        self._given_back_at = {
-            name: min(size for step, size in series[name].points if 2 * step >= trend.since_step + alarm.step)
+        given_back_at = {
+            name: min(size for at, size in series[name].points if 2 * at >= trend.since_step + step)
             for name, trend in growing.items()
         }
+        self.alarm = Alarm(step=step, given_back_at=given_back_at, label=label_of(growing), per_step=rate)
 
     def ended(self, series: Mapping[str, Series]) -> str | None:
         """The sentence that takes the alarm back: more than half was given back, or it has stopped for a long time."""
@@ -144,7 +146,7 @@ class LiveAlarm:
             return None
         after = _since(self.alarm, series)
         flat = _flat_from(after) if not self._in_a_row else None
-        if all(name in series and series[name].points[-1][1] < size for name, size in self._given_back_at.items()):
+        if all(name in series and series[name].points[-1][1] < size for name, size in self.alarm.given_back_at.items()):
             reason = "it has been given back since"
         elif flat is not None and after[-1][0] - flat >= max(GROWTH.fewest_steps, after[-1][0] / 4):
             reason = f"it has hardly grown since step {flat:,}"

@@ -14,16 +14,14 @@ from functools import partial
 from types import FunctionType, MethodType, TracebackType
 from typing import Any, NamedTuple
 
-from forgather_mem.diagnose.leaks.kept_lines import KeptLines
+from forgather_mem.diagnose.leaks.kept_lines import KeptLines, tracemalloc
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, TEE
 from forgather_mem.heap.object_size import WRITTEN, big_bytes, deep_bytes, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.source.frame_variables import all_frames
 from forgather_mem.source.source_lines import is_user_file, with_callers
-from forgather_mem.system.installed import installed
 
-tracemalloc = installed("tracemalloc")
 # The attribute that has the items, by the module of the class `Queue`
 _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessing.queues": "_buffer"}
 # How the path to what `itertools.cycle` keeps goes through it

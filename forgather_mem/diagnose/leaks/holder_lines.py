@@ -14,14 +14,13 @@ from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.source.container_code import adding_lines, is_assigned_by_index
-from forgather_mem.source.source_lines import Line, line_of_code
+from forgather_mem.source.source_lines import Line, is_user_file
 from forgather_mem.source.syntax import Named
 
 
 def lines_of_cache(cache: object) -> list[Line]:
     """The line of the function whose results it keeps."""
-    code = getattr(getattr(cache, "__wrapped__", None), "__code__", None)
-    found = None if code is None else line_of_code(code)
+    found = line_of_function([getattr(cache, "__wrapped__", None)])
     return [] if found is None else [found]
 
 
@@ -73,11 +72,12 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
     return None
 
 
-def line_of_function(samples: Sequence[object]) -> tuple[str, int] | None:
+def line_of_function(samples: Sequence[object]) -> Line | None:
+    """Where the user has written the first function of his own in these; None if there is none."""
     for part in inside(list(samples)):
         function = part.__func__ if isinstance(part, MethodType) else getattr(part, "func", part)
-        if isinstance(function, FunctionType) and (found := line_of_code(function.__code__)):
-            return found
+        if isinstance(function, FunctionType) and is_user_file(function.__code__.co_filename):
+            return function.__code__.co_filename, function.__code__.co_firstlineno
     return None
 
 

@@ -47,9 +47,8 @@ class KeptLines:
         # another such call is waiting
         self._is_open = opens and sys.gettrace() is None and "torch" in sys.modules
         # It is one for all of the process: a script that has the module, ours is another one, may start it at any time
-        KeptLines.records = (
-            self._is_open and held is None and not (tracemalloc.is_tracing() or "tracemalloc" in sys.modules)
-        )
+        is_theirs = tracemalloc.is_tracing() or "tracemalloc" in sys.modules
+        KeptLines.records = self._is_open and held is None and not is_theirs
         if KeptLines.records:
             tracemalloc.start()
         self._sizes: Sequence[Callable[[], float]] = (large_bytes, held or objects_bytes, *[_rest] * KeptLines.records)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import shutil
 import sys
 import time
 from collections.abc import Mapping
@@ -129,8 +129,7 @@ class LeakSizes:
         requested, touched, shared, *grown = (size - first for size, first in zip(now, self._first, strict=True))
         self.totals["process"] = min(grown) - self._ours[2]
         with missing(OSError):  # a system without /dev/shm
-            disk = os.statvfs("/dev/shm")
-            self.totals["/dev/shm"] = float((disk.f_blocks - disk.f_bfree) * disk.f_frsize)
+            self.totals["/dev/shm"] = float(shutil.disk_usage("/dev/shm").used)
         return {**values, "mapped": min(requested, touched) - self._ours[3], "shared": float(min(requested, shared))}
 
     def _of_workers(self) -> dict[str, float]:
@@ -192,9 +191,7 @@ def objects_bytes() -> float:
 
 def counted_bytes() -> tuple[float, float, float, float]:
     """What the C library has allocated, and for Python's small objects; what the process has, and beyond the heap."""
-    own = 0
-    with missing(OSError):  # no /proc
-        own = anonymous_bytes(Path("/proc/self"))
+    own = anonymous_bytes(Path("/proc/self"))
     return allocated_natively_bytes() or 0.0, objects_bytes(), own, beyond_heap_bytes(own)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, is_soon, lasting, taken_back
+from forgather_mem.diagnose.leaks.alarms import LiveAlarm, is_soon, lasting, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
 from forgather_mem.growth.trend import GROWTH, Series, Trend, fewest_steps
@@ -76,7 +76,6 @@ class LeakWatch:
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
-        self._sizes.close()
         if self._look is not None:
             self._end_look(run)
         self._count_again(run.step, over=True)
@@ -167,8 +166,7 @@ class LeakWatch:
         if full is not None and is_soon(growing, step, full):
             text += f", full near step {full:,} at its last pace"
         _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
-        alarm = Alarm(step=step, names=frozenset(growing), label=label_of(growing), per_step=rate)
-        self._live.printed(alarm, growing, self._series)
+        self._live.printed(growing, self._series, step, rate)
         told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
         run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
 

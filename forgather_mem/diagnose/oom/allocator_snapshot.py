@@ -14,10 +14,6 @@ from forgather_mem.system.allocator import History, current_allocator
 from forgather_mem.units import MIB
 
 
-class _TooMuchError(Exception):
-    """The limit on size or time is reached."""
-
-
 @dataclass
 class Snapshot:
     """Records a device's allocations from `start` on; `write` gives a file for https://pytorch.org/memory_viz.
@@ -34,14 +30,14 @@ class Snapshot:
     max_entries: int = 100_000
     max_mb: int = 200
     max_s: float = 20.0
-    _ours: bool = field(default=False, init=False)
+    _started: History | None = field(default=None, init=False)
 
     def start(self) -> None:
         """Start recording."""
         history = _history()
         if history is not None and not history.is_recording():
             history.start(self.max_entries)
-            self._ours = True
+            self._started = history
 
     def write(self, folder: Path, rank: int) -> str | None:
         """Write `snapshot.rank{r}.pickle` and return its path; None if there is nothing, or too much, to write."""
@@ -53,7 +49,7 @@ class Snapshot:
             make_real_folder(folder)
             with new_file(path, through_links=False) as file:
                 pickle.Pickler(_Bounded(file, self.max_mb * MIB, self.max_s), protocol=4).dump(history.snapshot())
-        except ours(OSError, MemoryError, _TooMuchError):
+        except ours(OSError, MemoryError):
             with missing(OSError):
                 remove_real(path)
             return None
@@ -61,10 +57,9 @@ class Snapshot:
 
     def stop(self) -> None:
         """Stop recording, if we started it."""
-        history = _history()
-        if history is not None and self._ours:
-            history.stop()
-        self._ours = False
+        if self._started is not None:
+            self._started.stop()
+        self._started = None
 
 
 class _Bounded:
@@ -77,7 +72,7 @@ class _Bounded:
     def write(self, data: bytes) -> int:
         self._left_bytes -= len(data)
         if self._left_bytes < 0 or time.perf_counter() > self._until_s:
-            raise _TooMuchError
+            raise OSError("the limit on size or time is reached")
         return int(self._file.write(data))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.errors import missing
 from forgather_mem.system.allocator import gauge_now
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.memory_limit import own_limits
@@ -66,7 +65,7 @@ class BatchUses:
         """Note that a phase has ended."""
         self.ended.add(phase)
         if self.reading:
-            self.peak_bytes = max(self.peak_bytes, self._read() or 0)
+            self.peak_bytes = max(self.peak_bytes, self._read())
 
     def step_ended(self) -> None:
         """Note that a step has ended."""
@@ -79,14 +78,11 @@ class BatchUses:
         limit_bytes = min((limit.limit_bytes for limit in own_limits() if self._host.name in limit.name), default=None)
         return None if limit_bytes is None or self._on_device or not self.peak_bytes else limit_bytes - self.peak_bytes
 
-    def _read(self) -> int | None:
+    def _read(self) -> int:
         """Bytes in use of the scarce memory: the device's, if there is one."""
         size = gauge_now("allocated_bytes")
         self._on_device = size is not None
-        if size is None:
-            with missing(OSError):  # no /proc
-                return self._host.read()
-        return size
+        return self._host.read() if size is None else size
 
 
 def _size(batch: Batch | None) -> int:

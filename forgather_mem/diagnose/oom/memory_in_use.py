@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import os
+import shutil
 from collections import Counter
 from collections.abc import Mapping
 
@@ -137,12 +137,11 @@ def _beside(
 def _in_shm(failure: Failure) -> None:
     """/dev/shm after the error, when the file that could not be made is gone. No phase's memory includes it."""
     with missing(OSError):
-        shm = os.statvfs("/dev/shm")
-        failure.limit, failure.limit_bytes = "/dev/shm", shm.f_blocks * shm.f_frsize
-        failure.free_bytes = shm.f_bavail * shm.f_frsize
+        total_bytes, used_bytes, free_bytes = shutil.disk_usage("/dev/shm")
+        failure.limit, failure.limit_bytes, failure.free_bytes = "/dev/shm", total_bytes, free_bytes
         if failure.requested_bytes is not None:
-            failure.freed_bytes = max(0, failure.free_bytes - failure.requested_bytes)
-        failure.in_use = {"files in /dev/shm": (shm.f_blocks - shm.f_bfree) * shm.f_frsize}
+            failure.freed_bytes = max(0, free_bytes - failure.requested_bytes)
+        failure.in_use = {"files in /dev/shm": used_bytes}
 
 
 def _on_device(failure: Failure, parts: dict[str, int], between_bytes: int | None) -> None:

@@ -10,6 +10,7 @@ import glob
 import linecache
 import os
 import re
+import shutil
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARS = 20_000
 
 
-@dataclass(frozen=True, slots=True)
 class _Sizes:
     """How sizes are judged.
 
@@ -39,11 +39,10 @@ class _Sizes:
         rounded_frac: Sizes in a message have three or four digits.
     """
 
-    full_frac: float = 0.02
-    rounded_frac: float = 0.99
+    full_frac = 0.02
+    rounded_frac = 0.99
 
 
-_SIZES = _Sizes()
 _Source: TypeAlias = tuple[str, messages.Where | None]
 _DEVICES = r"/dev/(?:nvidia\d|kfd|dri/render|dxg|accel|vfio/)"
 _AS_SAID = "requested_bytes", "total_bytes", "allocated_bytes", "private_pools_bytes"
@@ -241,7 +240,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
     sizes = [_bytes(*found) for found in re.findall(messages.PROCESSES, text)]
-    able = [size for size in sizes if size >= _SIZES.rounded_frac * reserved]
+    able = [size for size in sizes if size >= _Sizes.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
 
@@ -260,8 +259,7 @@ def _has_another_cause(shape: messages.MessageShape, wanted_bytes: int | None) -
     """Whether a message with several possible causes is, as far as is known, not about memory here."""
     if shape.unless_room_in == "/dev/shm":
         with missing(OSError):
-            shm = os.statvfs("/dev/shm")
-            return shm.f_bavail * shm.f_frsize > (wanted_bytes or 0)
+            return shutil.disk_usage("/dev/shm").free > (wanted_bytes or 0)
         return False
     is_full = _device_is_full()
     return (shape.only_when_full and not is_full) or (shape.unless_room_in == "device" and is_full is False)
@@ -271,4 +269,4 @@ def _device_is_full() -> bool | None:
     """Whether any of this process's devices is; None if it is not known."""
     memories = [driver_memory(allocator) for allocator in used_allocators()]
     known = [memory for memory in memories if memory is not None]
-    return any(free < _SIZES.full_frac * total for free, total in known) if known else None
+    return any(free < _Sizes.full_frac * total for free, total in known) if known else None

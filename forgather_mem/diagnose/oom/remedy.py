@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.failure import Failure
@@ -17,7 +17,6 @@ _OF_PHASE = {"data": "the batch", "optimizer": "optimizer", "evaluate": "evaluat
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
-@dataclass(frozen=True, slots=True)
 class RemedyThresholds:
     """What is worth a word, as set on the sets of benchmarks/results/ooms.md.
 
@@ -34,19 +33,19 @@ class RemedyThresholds:
         own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
-    shortest: int = 16
-    most_parts: int = 64
-    much_frac: float = 0.05
-    half_frac: float = 0.6
-    error_times: float = 1.1
-    to_torch_frac: float = 0.9
-    of_device_frac: float = 0.1
-    of_host_frac: float = 0.5
-    held_frac: float = 0.1
-    own_bytes: int = 8 * MIB
+    shortest = 16
+    most_parts = 64
+    much_frac = 0.05
+    half_frac = 0.6
+    error_times = 1.1
+    to_torch_frac = 0.9
+    of_device_frac = 0.1
+    of_host_frac = 0.5
+    held_frac = 0.1
+    own_bytes = 8 * MIB
 
 
-WHEN = RemedyThresholds()
+WHEN = RemedyThresholds
 
 
 class Remedy(NamedTuple):
@@ -90,9 +89,8 @@ class Remedy(NamedTuple):
         if not failure.is_counted or not self.reduces:
             return True
         wanted = failure.requested_bytes or 0
-        missing = max(
-            failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0)
-        )  # a later one may fail, too
+        # A later one may fail, too
+        missing = max(failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0))
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
         now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
         to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)
@@ -115,17 +113,14 @@ def _leaves(change: Change, failure: Failure) -> float:
     return WHEN.half_frac if "dtype" in change.in_script else 0
 
 
-def written(values: Mapping[str, object]) -> str:
-    """Arguments as a user would write them.
+def setting(note: str = "", **values: object) -> Change:
+    """Arguments of the trainer's, as a user would write them.
 
-    >>> written({"optim": "sgd", "save_only_model": True})
+    >>> setting(optim="sgd", save_only_model=True).text
     "optim='sgd', save_only_model=True"
     """
-    return ", ".join(f"{name}={value!r}" for name, value in values.items())
-
-
-def setting(note: str = "", **values: object) -> Change:
-    return Change(text=written(values), set=values, note=note)
+    text = ", ".join(f"{name}={value!r}" for name, value in values.items())
+    return Change(text=text, set=values, note=note)
 
 
 def doing(text: str, note: str = "", **in_script: object) -> Change:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm
+from forgather_mem.diagnose.leaks.alarms import LiveAlarm
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
 
@@ -44,7 +44,7 @@ def told(sizes: Sizes, every: int = 4, *, held: bool = False) -> Told:
         found = _named(rate) if held and step >= since + LOOK_STEPS else None
         if live.is_due(growing, step, None, found):
             steps.setdefault("printed", step)
-            live.printed(Alarm(step=step, names=frozenset(growing), label="", per_step=rate), growing, series)
+            live.printed(growing, series, step, rate)
     return Told(steps.get("suspected"), steps.get("printed"), steps.get("taken back"))
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from forgather_mem import TrainingLoop
 from forgather_mem.callbacks import LeakDetector
-from forgather_mem.diagnose.leaks.alarms import Alarm, LiveAlarm, is_held
+from forgather_mem.diagnose.leaks.alarms import LiveAlarm, is_held
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
@@ -67,7 +67,7 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
     for step in range(0, 300, 4):
         series["native"].add(step, float(MIB) * step)
     assert live.is_due(GROWS, step=300, full_step=None, leak=named)
-    live.printed(Alarm(step=300, names=frozenset(GROWS), label="host memory", per_step=MIB), GROWS, series)
+    live.printed(GROWS, series, 300, MIB)
     assert live.ended(series) is None
     series["native"].add(304, 0.0)
     assert live.ended(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
