@@ -38,6 +38,7 @@ Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained",
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
 
+@dataclass(frozen=True, slots=True)
 class CensusLimits:
     """How far the census looks; it runs once, when the training is over.
 
@@ -52,14 +53,14 @@ class CensusLimits:
         our_references: To an object that one variable holds, beside that variable.
     """
 
-    budget_s = 1.0
-    piece_bytes = 2**10
-    named_frac = 0.02
-    copy_frac = 0.9
-    our_references = 4
+    budget_s: float = 1.0
+    piece_bytes: int = 2**10
+    named_frac: float = 0.02
+    copy_frac: float = 0.9
+    our_references: int = 4
 
 
-_LIMITS = CensusLimits
+_LIMITS = CensusLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
 
 
+@dataclass(frozen=True, slots=True)
 class LookLimits:
     """How far what holds a tensor or a graph is looked for.
 
@@ -26,10 +27,13 @@ class LookLimits:
         budget_s: For one search.
     """
 
-    watched = 100_000
-    sampled = 16
-    tensors = 1_000
-    budget_s = 2.0
+    watched: int = 100_000
+    sampled: int = 16
+    tensors: int = 1_000
+    budget_s: float = 2.0
+
+
+_LOOK = LookLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,7 @@ class _Watch:
     def __init__(self, thing: object, what: str) -> None:
         self.what = what  # no reference is to a list, a dictionary or a number
         self.itself = weakref.ref(thing) if type(thing).__weakrefoffset__ else None
-        self.tensors = list(map(weakref.ref, itertools.islice(tensors_in(thing, gradients=True), LookLimits.watched)))
+        self.tensors = list(map(weakref.ref, itertools.islice(tensors_in(thing, gradients=True), _LOOK.watched)))
 
     def held(self, max_owners: int, leaving: tuple[str, ...]) -> Retained | None:
         tensors = [tensor for ref in self.tensors if (tensor := ref()) is not None]
@@ -99,7 +103,7 @@ class _Watch:
         if itself is None and not tensors:
             return None
         whole = itself is not None
-        sample = tensors[:: 1 + len(tensors) // LookLimits.sampled]
+        sample = tensors[:: 1 + len(tensors) // _LOOK.sampled]
         found = _owners([itself] if whole else sample, max_owners, [tensors, sample], leaving)
         if found is None and whole and tensors:
             whole = False  # soon
@@ -121,14 +125,14 @@ def _owners(
     wanted: Sequence[object], max_owners: int, ignore: Sequence[object], leaving: tuple[str, ...]
 ) -> tuple[tuple[str, ...], bool] | None:
     """Paths to what leads to most of them, and whether the search was complete; None if all of these are leaving."""
-    found = find_owners(wanted, max_owners=LookLimits.tensors, budget_s=LookLimits.budget_s, ignore=ignore)
+    found = find_owners(wanted, max_owners=_LOOK.tensors, budget_s=_LOOK.budget_s, ignore=ignore)
     staying = [owner for owner in found if not owner.path.startswith(leaving)]
     reached = Counter(path for path, _ in {(path, owner.target) for owner in staying for path in owner.way})
     held_by = [owner.way[: owner.way.index(max(reversed(owner.way), key=reached.__getitem__)) + 1] for owner in staying]
     if held_by:
         above = {path for way in held_by for path in way[:-1]}
         return tuple(dict.fromkeys(way[-1] for way in held_by if way[-1] not in above))[:max_owners], found.complete
-    ways = graph_owners(wanted[0], max_owners=max_owners, budget_s=LookLimits.budget_s)
+    ways = graph_owners(wanted[0], max_owners=max_owners, budget_s=_LOOK.budget_s)
     if found and not ways:
         return None
     return tuple(f"the graph of {way.path}: detach it" for way in ways), found.complete
@@ -155,8 +159,8 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
         return []
     others = (thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted)
     with_graph = (thing for thing in others if thing.grad_fn is not None)
-    tensors = list(itertools.islice(with_graph, LookLimits.tensors))
-    owners = find_owners(tensors, max_owners=LookLimits.tensors, budget_s=budget_s, ignore=[tensors])
+    tensors = list(itertools.islice(with_graph, _LOOK.tensors))
+    owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}
     leaves = {number: [getattr(one, "variable", None) for one in graph] for number, graph in graphs.items()}
     return [owner for owner in owners if any(one is wanted for one in leaves[owner.target])][:max_owners]

@@ -21,6 +21,7 @@ from forgather_mem.system.headroom import HostRooms, Room, room_of
 from forgather_mem.units import format_bytes
 
 
+@dataclass(frozen=True, slots=True)
 class FillingLimits:
     """When a rise is trusted. Measured by benchmarks/alerts.py: growth with noise and spikes, and runs that only move.
 
@@ -34,16 +35,16 @@ class FillingLimits:
         recent_points: Those of the newest that stay.
     """
 
-    fewest_points = 24
-    calm_points = 5
-    seen_times = 2.0
-    given_back_times = 1.2
-    same_slope_frac = 0.08
-    most_points = 320
-    recent_points = 160
+    fewest_points: int = 24
+    calm_points: int = 5
+    seen_times: float = 2.0
+    given_back_times: float = 1.2
+    same_slope_frac: float = 0.08
+    most_points: int = 320
+    recent_points: int = 160
 
 
-_WHEN = FillingLimits
+_WHEN = FillingLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import gc
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
@@ -29,6 +29,7 @@ from forgather_mem.heap.unreached import Mark, Unreached, garbage_among, lead_to
 from forgather_mem.source.syntax import forget_trees
 
 
+@dataclass(frozen=True, slots=True)
 class LookThresholds:
     """How far a look goes. Set on the scripts of `tests/leaks/zoo`.
 
@@ -40,14 +41,14 @@ class LookThresholds:
         most_weighed: Containers whose items are weighed, those that have grown most: a guess.
     """
 
-    least_frac = 0.05
-    held_frac = 0.15
-    explained_frac = 0.5
-    most_merged = 400
-    most_weighed = 40
+    least_frac: float = 0.05
+    held_frac: float = 0.15
+    explained_frac: float = 0.5
+    most_merged: int = 400
+    most_weighed: int = 40
 
 
-LOOK = LookThresholds
+LOOK = LookThresholds()
 
 
 class CloserLook:

@@ -31,6 +31,7 @@ from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotLimits:
     """How much of what is near is looked at. Set on the scripts of `tests/leaks/zoo`.
 
@@ -43,15 +44,15 @@ class SnapshotLimits:
         operation_bytes: What an operation of a graph takes once its backward pass has been: 590 to 740 (torch 2.13).
     """
 
-    samples = 6
-    most_weighed = 64
-    weighed_s = 0.02
-    apart = 17
-    big_bytes = 2048
-    operation_bytes = 650
+    samples: int = 6
+    most_weighed: int = 64
+    weighed_s: float = 0.02
+    apart: int = 17
+    big_bytes: int = 2048
+    operation_bytes: int = 650
 
 
-_LIMITS = SnapshotLimits
+_LIMITS = SnapshotLimits()
 _PLAIN = dict, list  # of which Python gives the place of one that is freed to the next
 
 

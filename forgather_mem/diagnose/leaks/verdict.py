@@ -197,6 +197,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Seque
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
 
 
+@dataclass(frozen=True, slots=True)
 class GainLimits:
     """What of a gain is usual.
 
@@ -206,9 +207,12 @@ class GainLimits:
         kept_bytes: Freed memory that the C library keeps in any training of some minutes.
     """
 
-    segment_bytes = 20 * MIB
-    fewest_points = 6
-    kept_bytes = 32 * MIB
+    segment_bytes: int = 20 * MIB
+    fewest_points: int = 6
+    kept_bytes: int = 32 * MIB
+
+
+_LIMITS = GainLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,7 +236,7 @@ class Gain:
 
     def without_usual_kept(self) -> Gain:
         """What is left of it without the C library's free memory, unless that is more than a training usually gains."""
-        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= GainLimits.kept_bytes else self
+        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= _LIMITS.kept_bytes else self
 
 
 def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:
@@ -251,7 +255,7 @@ def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trend
         grown, steps = _gained(points, since)
         judged = [part for part in parts if part in trends and trends[part].kind == "no leak"]
         grown -= sum(max(0.0, _gained(sizes[part].points, since)[0]) for part in judged)
-        if grown > (GainLimits.segment_bytes if name == "reserved" else 0):
+        if grown > (_LIMITS.segment_bytes if name == "reserved" else 0):
             kept = _gained(totals["kept"].points, since)[0] if name == "process" and "kept" in totals else 0.0
             gains.append(Gain(name=name, bytes=grown, steps=steps, kept_bytes=min(grown, max(0.0, kept))))
     return gains
@@ -288,7 +292,7 @@ def kept_sentence(gain: Gain) -> str:
 def _gained(points: Sequence[Point], since: int) -> tuple[float, int]:
     """By how much the lower envelope has risen from this step on, over how many steps; 0 with too few readings."""
     part = [point for point in points if point[0] >= since]
-    if len(part) < GainLimits.fewest_points:
+    if len(part) < _LIMITS.fewest_points:
         return 0.0, 0
     edges = edges_of(part, 4)
     return edges[-1][1] - edges[0][1], edges[-1][0] - edges[0][0]

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 MAX_MESSAGE_CHARS = 20_000
 
 
+@dataclass(frozen=True, slots=True)
 class _Sizes:
     """How sizes are judged.
 
@@ -39,8 +40,11 @@ class _Sizes:
         rounded_frac: Sizes in a message have three or four digits.
     """
 
-    full_frac = 0.02
-    rounded_frac = 0.99
+    full_frac: float = 0.02
+    rounded_frac: float = 0.99
+
+
+_SIZES = _Sizes()
 
 
 _Source: TypeAlias = tuple[str, messages.Where | None]
@@ -240,7 +244,7 @@ def _process_bytes(numbers: dict[str, int | None], text: str) -> int | None:
         return numbers["process_bytes"]
     reserved = numbers["allocated_bytes"] + (_unused(numbers) or 0)
     sizes = [_bytes(*found) for found in re.findall(messages.PROCESSES, text)]
-    able = [size for size in sizes if size >= _Sizes.rounded_frac * reserved]
+    able = [size for size in sizes if size >= _SIZES.rounded_frac * reserved]
     return able[0] if len(able) == 1 else None
 
 
@@ -269,4 +273,4 @@ def _device_is_full() -> bool | None:
     """Whether any of this process's devices is; None if it is not known."""
     memories = [driver_memory(allocator) for allocator in used_allocators()]
     known = [memory for memory in memories if memory is not None]
-    return any(free < _Sizes.full_frac * total for free, total in known) if known else None
+    return any(free < _SIZES.full_frac * total for free, total in known) if known else None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.failure import Failure
@@ -17,6 +17,7 @@ _OF_PHASE = {"data": "the batch", "optimizer": "optimizer", "evaluate": "evaluat
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
+@dataclass(frozen=True, slots=True)
 class RemedyThresholds:
     """What is worth a word, as set on the sets of benchmarks/results/ooms.md.
 
@@ -33,19 +34,19 @@ class RemedyThresholds:
         own_bytes: What watching takes below a limit of the process (benchmarks/results/own_memory_at_failure.md).
     """
 
-    shortest = 16
-    most_parts = 64
-    much_frac = 0.05
-    half_frac = 0.6
-    error_times = 1.1
-    to_torch_frac = 0.9
-    of_device_frac = 0.1
-    of_host_frac = 0.5
-    held_frac = 0.1
-    own_bytes = 8 * MIB
+    shortest: int = 16
+    most_parts: int = 64
+    much_frac: float = 0.05
+    half_frac: float = 0.6
+    error_times: float = 1.1
+    to_torch_frac: float = 0.9
+    of_device_frac: float = 0.1
+    of_host_frac: float = 0.5
+    held_frac: float = 0.1
+    own_bytes: int = 8 * MIB
 
 
-WHEN = RemedyThresholds
+WHEN = RemedyThresholds()
 
 
 class Remedy(NamedTuple):
