@@ -124,6 +124,7 @@ def payloads(file: BinaryIO) -> Iterator[bytes]:
 
 # Exceptions from opening a folder: of the disk, an unknown protocol, a missing package for the protocol.
 _CANT_OPEN = (OSError, ValueError, ImportError)
+_WITH_WRITER = "with the TensorBoard writer"
 
 
 class StockWriter:
@@ -162,7 +163,7 @@ class StockWriter:
         try:
             _hand_over(self._writer, payload)
         except ours(OSError) as error:
-            self._failed(error, 1)
+            self._losses.note(error, _WITH_WRITER)
             if self._owned:  # the writer keeps its thread's failure and raises it at every call
                 self.close()
             return False
@@ -177,7 +178,7 @@ class StockWriter:
         try:
             writer.close()
         except ours(OSError) as error:
-            self._failed(error, 0)
+            self._losses.note(error, _WITH_WRITER, 0)
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
@@ -187,14 +188,10 @@ class StockWriter:
         try:
             self._writer = self._make()
         except _CANT_OPEN as error:
-            self._failed(error, 0)
+            self._losses.note(error, _WITH_WRITER, 0)
             return False
         self._begun()
         return True
-
-    def _failed(self, error: Exception, num_lost: int) -> None:
-        self._losses.note(error, "with the TensorBoard writer", num_lost)
-        self._losses.pause()
 
 
 def tensorboard_writer(folder: str) -> object:
