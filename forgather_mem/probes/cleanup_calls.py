@@ -176,10 +176,8 @@ class _Call(AbstractContextManager[None]):
 
 def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
     """The function behind wrappers of ours that no longer count."""
-    counting = getattr(function, _COUNTING, None)
-    while counting is not None and counting.calls is None:
+    while (counting := getattr(function, _COUNTING, None)) is not None and counting.calls is None:
         function = counting.function
-        counting = getattr(function, _COUNTING, None)
     return function
 
 
