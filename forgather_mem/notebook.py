@@ -85,7 +85,7 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     """Run a cell; returns what it took, and the names that hold more than before. With words above it is not run."""
     if line.strip():
         return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
-    known, window = {row.name: row.num_bytes for row in what_is_alive(shell)}, UsageWindow.open()
+    known, window = {row.name: row.num_bytes for row in what_is_alive(shell)}, UsageWindow()
     count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
     shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
     # The line of the magic itself counts, too, as it does in errors of other cells

@@ -141,10 +141,8 @@ class RuleCallback(TrainerCallback):
     # ---- inside ----
 
     def __getstate__(self) -> dict[str, object]:
-        kept = dict(self.__dict__)
-        for name in ("_run", "_plans", "_part"):  # of this training and this process
-            kept.pop(name, None)
-        return kept
+        of_this_training = ("_run", "_plans", "_part")  # and of this process
+        return {name: value for name, value in self.__dict__.items() if name not in of_this_training}
 
     def __setstate__(self, kept: dict[str, object]) -> None:
         self.__dict__.update(kept)

@@ -100,18 +100,18 @@ class LightningCallbacks(Callback):
         self._follow(trainer)
         self._patches.wrap(trainer, "save_checkpoint", self._save)
         self._patches.wrap(trainer.fit_loop.epoch_loop, "_on_before_fetch", self._fetch)
-        self._fire("train_begin")
+        self._training.fire("train_begin")
         self._phase("startup")
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._follow(trainer)
-        self._fire("epoch_begin")
+        self._training.fire("epoch_begin")
         self._phase(None)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: object, batch_idx: int) -> None:
         if not self._inside_step:
             self._inside_step = True
-            self._fire("step_begin")
+            self._training.fire("step_begin")
         self._phase(None)
         self._training.forward_begins((batch,), {})
 
@@ -123,7 +123,7 @@ class LightningCallbacks(Callback):
         self._phase(None)
 
     def on_before_optimizer_step(self, trainer: Trainer, *_: object) -> None:
-        self._fire("pre_optimizer_step")
+        self._training.fire("pre_optimizer_step")
         self._phase("optimizer")
 
     def on_train_batch_end(
@@ -133,13 +133,13 @@ class LightningCallbacks(Callback):
         before = self.state.global_step
         self._follow(trainer, batch_idx)
         if self.state.global_step == before:
-            self._fire("substep_end")
+            self._training.fire("substep_end")
             return
         self._inside_step = False
         after, self.state.global_step = self.state.global_step, before
-        self._fire("optimizer_step")
+        self._training.fire("optimizer_step")
         self.state.global_step = after
-        self._fire("step_end")
+        self._training.fire("step_end")
         every = getattr(trainer, "log_every_n_steps", 0)  # set without a declaration
         if every and after % every == 0:
             ours = self._log(lambda: {**_step_numbers(trainer, outputs), **self._metrics(trainer, of_validation=False)})
@@ -156,7 +156,7 @@ class LightningCallbacks(Callback):
     def on_validation_batch_end(self, trainer: Trainer, *_: object) -> None:
         if self._events is not None and not trainer.sanity_checking:
             counts = trainer.num_val_batches
-            self._fire("prediction_step", num_batches=sum(counts) if isinstance(counts, list) else counts)
+            self._training.fire("prediction_step", num_batches=sum(counts) if isinstance(counts, list) else counts)
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._events is not None and not trainer.sanity_checking:
@@ -166,15 +166,15 @@ class LightningCallbacks(Callback):
             ours = self._log(lambda: metrics)
             for logger in trainer.loggers if ours else ():  # here a module may log nothing
                 self._training.fence.call("a logger of Lightning", logger.log_metrics, ours, trainer.global_step)
-            self._fire("evaluate", metrics=metrics)
+            self._training.fire("evaluate", metrics=metrics)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._phase(None)
         self.state.epoch = float(trainer.current_epoch + 1)
-        self._fire("epoch_end")
+        self._training.fire("epoch_end")
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._fire("train_end")
+        self._training.fire("train_end")
         self._close()
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
@@ -211,7 +211,7 @@ class LightningCallbacks(Callback):
         self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
         with self._events.phase("save"):
             result = call(*arguments, **keywords)
-        self._fire("save")
+        self._training.fire("save")
         self._phase(outer if outer in STEP_PHASES else None)
         return result
 
@@ -222,9 +222,6 @@ class LightningCallbacks(Callback):
         ours = {name: value for name, value in line.items() if name not in logs and name != "epoch"}
         self._of_ours |= set(ours)
         return ours
-
-    def _fire(self, event: str, **objects: object) -> None:
-        self._training.fire(event, **objects)
 
     def _phase(self, phase: str | None) -> None:
         """Enter this phase; None for no phase."""

@@ -204,10 +204,9 @@ class OpenRecord:
     def begin(self, moment: Moment) -> Sample:
         """Begin the record of this moment. A step's record collects what is read in all events inside the step."""
         event = "step_end" if moment.event in EVENTS_INSIDE_A_STEP else moment.event
-        values: dict[str, float] = {}
-        self.values = values
-        self.sample = view = Sample(event, moment.step, moment.epoch, time.time(), values, moment.run.device)
-        return view
+        self.values = {}
+        self.sample = Sample(event, moment.step, moment.epoch, time.time(), self.values, moment.run.device)
+        return self.sample
 
     def takes(self, event: str, step: int) -> bool:
         """Whether what is read at this event belongs to the open record."""

@@ -50,12 +50,11 @@ class Run:
 
     Args:
         facts: What is known of the training by now.
-        step, output_dir: Optimizer steps done before it; the trainer's folder.
-        device: Index of this process's accelerator, None without one.
         strict: Let our own failures through (for tests and debugging).
         verdict: Turns the finished summary into the text that closes the run in TensorBoard, with its data.
 
     Attributes:
+        output_dir: The trainer's folder.
         closed: Whether it is over.
         end: How it ends, with the exit code; None while it goes on.
         at_close_calls: What `at_close` was told.
@@ -63,21 +62,12 @@ class Run:
         paced: The rules that keep to a budget.
     """
 
-    def __init__(
-        self,
-        facts: RunFacts,
-        step: int = 0,
-        *,
-        output_dir: Path | None = None,
-        device: int | None = None,
-        strict: bool = False,
-        verdict: ClosingFinding | None = None,
-    ) -> None:
-        self.output_dir = output_dir
+    def __init__(self, facts: RunFacts, *, strict: bool = False, verdict: ClosingFinding | None = None) -> None:
+        self.output_dir: Path | None = None
         self.facts = facts
         self.rank, self.world_size = facts.header.rank, facts.header.world_size
-        self.device = device
-        self.step = step
+        self.device = current_device()
+        self.step = facts.header.step
         self.summary = RunSummary(facts)
         self.ledger = Ledger()
         self.fence = FailureGuard(strict)
@@ -91,7 +81,7 @@ class Run:
         self._key: str | None = None  # of this training in the ranks' store
         self._num_keys: dict[str, int] = {}
         self.sinks = SinkSet(self.fence)
-        self.recorder = Recorder(step, self.fence, self.phases, self.ledger, self.summary, self.sinks)
+        self.recorder = Recorder(self.step, self.fence, self.phases, self.ledger, self.summary, self.sinks)
         self._record, self.works, self.members = self.recorder.record, self.recorder.works, self.recorder.members
         self.at_close_calls: list[Callable[[], object]] = []
         self.settings_are_read = False
@@ -112,11 +102,10 @@ class Run:
             args, state: The trainer's, read once and not kept.
             strict, verdict: As in the constructor.
         """
-        output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
-        header, device = header_of(args, state.global_step), current_device()
+        header = header_of(args, state.global_step)
         header = replace(header, started_with=sizes_now(), startup=startup_of(header.process_started_s))
-        facts = RunFacts(header)
-        run = cls(facts, state.global_step, output_dir=output_dir, device=device, strict=strict, verdict=verdict)
+        run = cls(RunFacts(header), strict=strict, verdict=verdict)
+        run.output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
         run.summary.begin(run.step, dict(header.started_with))
         PROCESS_END.ask(run.process_ends, run.forget)
         return run

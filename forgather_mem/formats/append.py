@@ -66,14 +66,12 @@ class Losses:
         if num_records:
             self._pause_s = WRITING.first_retry_s
 
-    def pause(self) -> None:
-        """Try again after a while."""
-        self.retry_at = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, WRITING.longest_pause_s)
-
-    def note(self, error: Exception, where: object, num_lost: int = 1) -> None:
-        """This has failed, with so many records; said once."""
+    def note(self, error: Exception, where: object, num_lost: int = 1, *, pauses: bool = True) -> None:
+        """This has failed, with so many records; said once. With `pauses` it is tried again after a while."""
         self.dropped += num_lost
+        if pauses:
+            self.retry_at = time.monotonic() + self._pause_s
+            self._pause_s = min(2 * self._pause_s, WRITING.longest_pause_s)
         text = (isinstance(error, OSError) and error.strerror) or str(error)
         if self.error is None:
             logger.warning("can't write %s: %s; records are dropped until it works again", where, text)
@@ -252,13 +250,12 @@ class AppendFile:
         if not there:
             lost, self.losses.written = self.losses.written - self._checked, self._checked
             self._let_go()
-            self.losses.note(FileNotFoundError(errno.ENOENT, "the file was deleted"), self.path, lost)
+            self.losses.note(FileNotFoundError(errno.ENOENT, "the file was deleted"), self.path, lost, pauses=False)
         self._fine_until, self._checked = (now + WRITING.link_check_s if there else 0.0), self.losses.written
         return there
 
     def _pause(self, error: OSError, num_lost: int) -> None:
         self.losses.note(error, error.filename or self.path, num_lost)
-        self.losses.pause()
         self._fine_until = 0.0
 
     def _let_go(self) -> None:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.files import open_regular
 from forgather_mem.formats.append import AppendFile, Losses
 from forgather_mem.formats.summaries import file_version_payload
@@ -38,11 +38,10 @@ _OVERHEAD_BYTES = _FRAME.size + _CRC.size
 @functools.cache
 def crc32c() -> Callable[[bytes], int] | None:
     """The checksum in C, or None if google-crc32c only has its Python fallback (100 times slower)."""
-    try:
+    with missing(ImportError):
         value: Callable[[bytes], int] = installed("google_crc32c._crc32c").value
-    except ImportError:
-        return None
-    return value
+        return value
+    return None
 
 
 class EventFile:
@@ -60,14 +59,13 @@ class EventFile:
         self._folder = Path(os.path.realpath(folder))  # no link that appears later is followed
         self._begun = begun
         self.file = AppendFile(self._next_file, always_new=True)
-        self._append = self.file.append
         self.close, self.problem = self.file.close, self.file.problem
         self.ready = self.file.ready
         """Whether an event is worth building now."""
 
     def add(self, payload: bytes) -> bool:
         """Write one event, after `ready()`; returns whether it is in the file, or buffered for it."""
-        return self._append(frame(payload, self._checksum))
+        return self.file.append(frame(payload, self._checksum))
 
     def _next_file(self) -> tuple[Path, bytes]:
         self._begun()
@@ -124,6 +122,7 @@ def payloads(file: BinaryIO) -> Iterator[bytes]:
 
 # Exceptions from opening a folder: of the disk, an unknown protocol, a missing package for the protocol.
 _CANT_OPEN = (OSError, ValueError, ImportError)
+_WITH_WRITER = "with the TensorBoard writer"
 
 
 class StockWriter:
@@ -162,7 +161,7 @@ class StockWriter:
         try:
             _hand_over(self._writer, payload)
         except ours(OSError) as error:
-            self._failed(error, 1)
+            self._losses.note(error, _WITH_WRITER)
             if self._owned:  # the writer keeps its thread's failure and raises it at every call
                 self.close()
             return False
@@ -177,7 +176,7 @@ class StockWriter:
         try:
             writer.close()
         except ours(OSError) as error:
-            self._failed(error, 0)
+            self._losses.note(error, _WITH_WRITER, 0)
 
     def problem(self) -> str | None:
         """A sentence for the report, or None if all went well."""
@@ -187,14 +186,10 @@ class StockWriter:
         try:
             self._writer = self._make()
         except _CANT_OPEN as error:
-            self._failed(error, 0)
+            self._losses.note(error, _WITH_WRITER, 0)
             return False
         self._begun()
         return True
-
-    def _failed(self, error: Exception, num_lost: int) -> None:
-        self._losses.note(error, "with the TensorBoard writer", num_lost)
-        self._losses.pause()
 
 
 def tensorboard_writer(folder: str) -> object:

@@ -63,7 +63,6 @@ class JsonArrayFile:
                 os.close(file)
         except ours(OSError, _NoArrayError) as error:
             self._losses.note(error, self.path)
-            self._losses.pause()
             self._left = (0, 0, 0)  # find the end of the array again
             return False
         self._losses.took()

@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from forgather_mem.errors import missing
 from forgather_mem.files import read_regular
 from forgather_mem.formats import ring_writer as layout
 from forgather_mem.telemetry.bounds import is_number
@@ -132,11 +133,10 @@ def _findings(data: bytes) -> list[Finding]:
 
 
 def _loaded(text: bytes) -> dict[str, object] | None:
-    try:
+    with missing(ValueError, RecursionError):
         value = json.loads(text)
-    except (ValueError, RecursionError):
-        return None
-    return value if isinstance(value, dict) else None
+        return value if isinstance(value, dict) else None
+    return None
 
 
 def _name_of(names: Sequence[str], number: int) -> str:

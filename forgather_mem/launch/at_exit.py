@@ -199,10 +199,8 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
 
 def _first_error(folder: str) -> object:
     """What the rank that failed first has written; None if none has."""
-    head, _, tail = run_session.LAST_ERROR.partition("{rank}")
     with missing(OSError, ValueError):
-        names = [name for name in os.listdir(folder) if name.startswith(head) and name.endswith(tail)]
-        return _load(min((os.path.join(folder, name) for name in names), key=os.path.getmtime))
+        return _load(min(run_session.last_errors(folder), key=os.path.getmtime))
     return None
 
 

@@ -60,13 +60,13 @@ def _check_template(arguments: Arguments) -> int:
 
 def _check_baseline(arguments: Arguments) -> None:
     path, is_written = arguments.baseline, arguments.update_baseline
-    if path is None and is_written:
-        raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
-    if path is None or (is_written and not os.path.exists(path)):
-        return
-    if not os.path.exists(path):
-        raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
-    if not _may_be_baseline(path):
+    if path is None:
+        if is_written:
+            raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
+    elif not os.path.exists(path):
+        if not is_written:
+            raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
+    elif not _may_be_baseline(path):
         raise UsageError(f"{path!r} is no baseline", "name another file, or delete it")
 
 

@@ -5,8 +5,6 @@ The parent asks before it imports what writes reports.
 
 from __future__ import annotations
 
-import os
-
 from forgather_mem.cli.command import USAGE
 from forgather_mem.telemetry import run_session
 
@@ -31,7 +29,8 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     """Whether anything was trained, went wrong in a way that memory may explain, lasted, or was asked for."""
     if arguments.report or arguments.limits:
         return True
-    if ended.code is None or ended.code > OF_A_SIGNAL or _has_a_report(folder):
+    has_told = folder is not None and bool(run_session.registered(folder) or run_session.last_errors(folder))
+    if ended.code is None or ended.code > OF_A_SIGNAL or has_told:
         return True
     is_usage = ended.code == USAGE or (ended.code == 0 and asks_for_help(command))
     if is_usage and ended.wall_s < USAGE_S:
@@ -39,14 +38,3 @@ def is_worth_a_report(folder: str | None, arguments: Arguments, command: Command
     # Without a folder the process below could note nothing, and its size tells
     used_torch = run_session.noted(folder, run_session.TORCH) if folder else ended.peak_bytes >= _TORCH_BYTES
     return ended.wall_s >= SHORT_S or bool(used_torch)
-
-
-def _has_a_report(folder: str | None) -> bool:
-    """Whether a process below has told of a training, or of memory that ran out."""
-    if folder is None:
-        return False
-    last_error = run_session.LAST_ERROR.partition("{")[0]
-    try:
-        return bool(run_session.registered(folder)) or any(name.startswith(last_error) for name in os.listdir(folder))
-    except OSError:
-        return False

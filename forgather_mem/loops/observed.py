@@ -322,9 +322,8 @@ class ObservedLoop:
 
     def _note_accumulation(self, events: LoopEvents) -> None:
         run = events.run()
-        if run is None or len(self._rounds.optimizers) != 1:
-            return
-        if self._num_batches > run.facts.header.micro_batches:
+        are_summed = len(self._rounds.optimizers) == 1
+        if run is not None and are_summed and self._num_batches > run.facts.header.micro_batches:
             run.facts.header = replace(run.facts.header, micro_batches=self._num_batches)
 
     def _finish(self, events: LoopEvents, error: BaseException | None) -> None:

@@ -51,13 +51,13 @@ class Outermost:
 
     def as_one(self) -> Module | None:
         """The only one, or a module with all of them; None when none is alive."""
-        alive = self._alive()
+        alive = _alive(self._roots)
         return alive[0] if len(alive) == 1 else torch.nn.ModuleList(alive) if alive else None
 
     def are_shared(self, some: Sequence[torch.optim.Optimizer], others: Sequence[torch.optim.Optimizer]) -> bool:
         """Whether both train the same, or parts of one that is alive; if there are no others, whether some do."""
         first, second = _trained_by(some), _trained_by(others)
-        parts = [set(map(id, root.parameters())) for root in self._alive()]
+        parts = [set(map(id, root.parameters())) for root in _alive(self._roots)]
         return bool(first & second) or any(first & own and (own & second or not others) for own in parts)
 
     def listen(self, begins: Begins, ends: Ends) -> Callable[[], None]:
@@ -78,10 +78,11 @@ class Outermost:
         if not heard and self._hear is not None and self._level < _MOST_LEVELS:
             self._level += 1
             self._restore_classes()
-            modules = [module for reference in self._called if (module := reference()) is not None]
             # What a compiled one holds runs as compiled code, in which what we do would break the graph
             modules = [
-                module for module in modules if not (_is_compiled_in_place(module) or hasattr(module, "_orig_mod"))
+                module
+                for module in _alive(self._called)
+                if not (_is_compiled_in_place(module) or hasattr(module, "_orig_mod"))
             ]
             inner = [child for module in modules for child in module.children() if self._holds_trained(child)]
             self._called = [weakref.ref(module) for module in inner] or self._called
@@ -90,16 +91,12 @@ class Outermost:
             self._level = _MOST_LEVELS
         return heard
 
-    def _alive(self) -> list[Module]:
-        return [root for reference in self._roots if (root := reference()) is not None]
-
     def _holds_trained(self, module: Module) -> bool:
         return any(id(parameter) in self._trained for parameter in module.parameters())
 
     def _patch_classes(self) -> None:
-        for reference in self._called:
-            module = reference()
-            if module is not None and not _is_compiled_in_place(module):
+        for module in _alive(self._called):
+            if not _is_compiled_in_place(module):
                 self._heard.add(id(module))
                 if type(module) not in self._patched:
                     self._patched[type(module)] = _CallPatch(type(module), self._heard, self._call)
@@ -124,6 +121,10 @@ class Outermost:
             self._depth -= 1
             if self._depth == 0 and self._hear is not None:
                 self._hear[1](result)
+
+
+def _alive(references: Sequence[weakref.ref[Module]]) -> list[Module]:
+    return [module for reference in references if (module := reference()) is not None]
 
 
 def _trained_by(optimizers: Sequence[torch.optim.Optimizer]) -> set[int]:

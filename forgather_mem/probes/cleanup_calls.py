@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
-from types import FrameType, ModuleType
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from types import ModuleType
+from typing import TYPE_CHECKING
 
 from forgather_mem.source.source_lines import OURS, is_user_file, short_file
+from forgather_mem.system import call_wrapping
 from forgather_mem.system.allocator import gauge_now, modules_with_a_cache
-from forgather_mem.system.call_wrapping import in_traced_code
+from forgather_mem.system.call_wrapping import around_calls
 from forgather_mem.system.procfs import own_memory
-from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry import guard
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample, Work
 
 if TYPE_CHECKING:
     from forgather_mem.telemetry.report import CleanupCall
 
-P = ParamSpec("P")
-R = TypeVar("R")
 COLLECT = "gc.collect"
 _COUNTING = "_forgather_mem_counting"
+_BETWEEN = (__file__, call_wrapping.__file__, guard.__file__)  # the caller of a function and what counts its call
 
 
 class CleanupProbe:
@@ -78,7 +78,11 @@ class _Cleanups:
         if not callable(function):
             return
         known = (counted for _, _, counted in self._wrapped if getattr(counted, _COUNTING).function is function)
-        counted = next(known, None) or _counted(function, _Counting(function, what, self._calls, held_bytes))
+        counted = next(known, None)
+        if counted is None:
+            counting = _Counting(function, what, self._calls, held_bytes)
+            counted = around_calls(function, counting.around)
+            setattr(counted, _COUNTING, counting)
         vars(module)[name] = counted
         self._wrapped.append((module, name, counted))
 
@@ -113,7 +117,6 @@ class _Calls:
         self.number = 0
         self.inside = False
         self.sites = defaultdict[tuple[str, str, int], _Site](_Site)
-        self.fence = FailureGuard()
 
     def held_bytes(self) -> int:
         """Anonymous memory of the process plus live tensors on its device: what a collection can free."""
@@ -143,55 +146,38 @@ class _Counting:
     calls: _Calls | None
     held_bytes: Callable[[], int]
 
-    def begins(self, frame: FrameType) -> tuple[_Calls, str, int, int, float]:
-        """A call begins, from this frame."""
-        assert self.calls is not None, "else it is not counted"
-        while frame.f_code.co_filename == __file__ and frame.f_back is not None:  # a wrapper around this one
+    def around(self) -> AbstractContextManager[object]:
+        """What stands around a call; around one inside another nothing does."""
+        return nullcontext() if self.calls is None or self.calls.inside else _Call(self, self.calls)
+
+
+class _Call(AbstractContextManager[None]):
+    """One call that is counted."""
+
+    def __init__(self, counting: _Counting, calls: _Calls) -> None:
+        self._counting, self._calls = counting, calls
+
+    def __enter__(self) -> None:
+        frame = sys._getframe()
+        while frame.f_code.co_filename in _BETWEEN and frame.f_back is not None:  # also a wrapper around this one
             frame = frame.f_back
-        place = frame.f_code.co_filename, frame.f_lineno
-        return self.calls, *place, self.held_bytes(), time.perf_counter()
+        self._place = self._counting.what, frame.f_code.co_filename, frame.f_lineno
+        self._before_bytes, self._began_s = self._counting.held_bytes(), time.perf_counter()
+        self._calls.inside = True
 
-    def ends(self, calls: _Calls, file: str, line: int, before: int, began_s: float) -> None:
-        """It is over."""
-        site = calls.sites[self.what, file, line]
-        site.seconds += time.perf_counter() - began_s
-        site.freed_bytes += max(0, before - self.held_bytes())
+    def __exit__(self, *_: object) -> None:
+        self._calls.inside = False
+        site = self._calls.sites[self._place]
+        site.seconds += time.perf_counter() - self._began_s
+        site.freed_bytes += max(0, self._before_bytes - self._counting.held_bytes())
         site.calls += 1
-        calls.number += 1
-
-
-def _counted(function: Callable[P, R], counting: _Counting) -> Callable[P, R]:
-    """The function, counted; itself a function of the same name, so that it can be pickled and inspected."""
-
-    @functools.wraps(function)
-    def counted(*arguments: P.args, **keywords: P.kwargs) -> R:
-        calls = counting.calls
-        if calls is None or calls.inside or in_traced_code():
-            return function(*arguments, **keywords)
-        begun = None
-        try:
-            calls.inside = True
-            begun = calls.fence.call(counting.what, counting.begins, sys._getframe(1))
-            return function(*arguments, **keywords)
-        except BaseException as error:
-            # The traceback is as without us: a bare `raise` adds no entry for this frame again
-            error.__traceback__ = error.__traceback__ and error.__traceback__.tb_next
-            raise
-        finally:
-            calls.inside = False
-            if begun is not None:
-                calls.fence.call(counting.what, counting.ends, *begun)
-
-    setattr(counted, _COUNTING, counting)
-    return counted
+        self._calls.number += 1
 
 
 def _uncounted(function: Callable[..., object]) -> Callable[..., object]:
     """The function behind wrappers of ours that no longer count."""
-    counting = getattr(function, _COUNTING, None)
-    while counting is not None and counting.calls is None:
+    while (counting := getattr(function, _COUNTING, None)) is not None and counting.calls is None:
         function = counting.function
-        counting = getattr(function, _COUNTING, None)
     return function
 
 

@@ -8,20 +8,12 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import KW_ONLY, dataclass
 
 from forgather_mem.probes.budgeted import Budgeted
-from forgather_mem.system.allocator import (
-    Allocator,
-    Nested,
-    current_allocator,
-    driver_memory,
-    gauge,
-    has_accelerator,
-    used_allocators,
-)
+from forgather_mem.system.allocator import Allocator, Nested, driver_memory, gauge, has_accelerator, used_allocators
 from forgather_mem.system.headroom import room_of
 from forgather_mem.system.nvml import other_processes_bytes
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.system.time_budget import BUDGET_FRAC, RareReadings, TimeBudget
-from forgather_mem.telemetry.records import NOTHING, RISEN, Moment, RunInfo, Sample, Work
+from forgather_mem.telemetry.records import RISEN, Moment, RunInfo, Sample, Work
 
 HEADROOM_EVERY_S = 1.0
 OTHERS_EVERY_S = 1.0  # how often other devices are looked for
@@ -65,39 +57,31 @@ class _Devices:
     def __init__(self, probe: DeviceProbe, run: RunInfo) -> None:
         self._probe = probe
         self._run = run
-        self._others: dict[str, _Device] = {}  # by family: "device1"
-        self._find_at_s = 0.0
-        self._current = self._start()
+        self._devices: dict[str, _Device] = {}  # by family: "device", the current one, and "device1"
         self._never = not has_accelerator()
+        self._find()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        if self._current is None and not self._never:
-            self._current = self._start()
-        current = self._current
-        if current is None:
-            return NOTHING
-        values = current.read()
-        if time.perf_counter() >= self._find_at_s:
-            self._find_others(current)
-        for family, other in self._others.items():
-            values |= {family + name.removeprefix("device"): value for name, value in other.read().items()}
+        if not self._never and (not self._devices or time.perf_counter() >= self._find_at_s):
+            self._find()
+        values: dict[str, float] = {}
+        for family, device in self._devices.items():
+            new = device.read()
+            values |= new if family == "device" else {family + name[len("device") :]: new[name] for name in new}
         return values
 
     def is_urgent(self) -> bool:
         """Whether more is allocated than at any earlier reading: one nested reading."""
-        return self._current is not None and any(one.risen() for one in (self._current, *self._others.values()))
+        return any(device.risen() for device in self._devices.values())
 
-    def _start(self) -> _Device | None:
-        allocator = current_allocator()
-        return None if allocator is None else _Device(self._probe, allocator, self._run)
-
-    def _find_others(self, current: _Device) -> None:
+    def _find(self) -> None:
         """Begin with the devices that this process has used since the last look."""
         began_s = time.perf_counter()
-        for allocator in used_allocators():
-            family = f"device{allocator.index}"
-            if allocator.index != current.allocator.index and family not in self._others:
-                self._others[family] = _Device(self._probe, allocator, self._run)
+        known = {device.allocator.index for device in self._devices.values()}
+        for allocator in used_allocators():  # the current one comes first
+            if allocator.index not in known:
+                family = f"device{allocator.index}" if self._devices else "device"
+                self._devices[family] = _Device(self._probe, allocator, self._run)
         now_s = time.perf_counter()
         self._find_at_s = now_s + max(OTHERS_EVERY_S, (now_s - began_s) / self._probe.budget_frac)
 
@@ -113,8 +97,7 @@ class _Device:
         self._run = run
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
         self._told_bytes = 0  # the highest peak seen here
-        driver = driver_memory(allocator)
-        self._total_bytes = 0 if driver is None else driver[1]
+        _, self._total_bytes = driver_memory(allocator) or (0, 0)
         self._rare = RareReadings()
         has_headroom = probe.headroom and allocator.memory_info is not None
         rare = [("what is left on the device", self._headroom)] * has_headroom

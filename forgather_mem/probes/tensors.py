@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing, ours
 from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
@@ -189,7 +189,6 @@ def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:
-    try:
+    with missing(RuntimeError, ValueError):
         return tensor.grad if tensor.is_leaf else None  # reading it from a non-leaf tensor warns
-    except ours(RuntimeError, ValueError):
-        return None
+    return None

@@ -67,10 +67,7 @@ class OpenTelemetrySink:
     def _forget(self) -> None:
         self._forks = FORKS.number
         self._provider: MeterProvider | None = None
-        self._meter: Meter | None = None
         self._thread: threading.Thread | None = None
-        self._over = threading.Event()
-        self._attributes: dict[str, int] = {}
         self._values: dict[str, float] = {}
         self._sums: dict[str, float] = {}  # of what is added in each step
         self._known: dict[str, bool] = {}  # of names that have an instrument, whether they are added up
@@ -86,8 +83,6 @@ class OpenTelemetrySink:
         if self._provider is None or self._forks != FORKS.number:
             self._forget()
             self._provider = _provider(run, self.readers)
-            self._meter = self._provider.get_meter("forgather_mem")
-        self._forks = FORKS.number
         self._attributes = {"rank": run.rank}
         self._values.clear()
         if self.readers is None:
@@ -98,13 +93,13 @@ class OpenTelemetrySink:
 
     def write(self, sample: Sample) -> None:
         """Keep the values until they are exported."""
-        meter = self._meter
-        if self._forks != FORKS.number or meter is None:
+        provider = self._provider
+        if self._forks != FORKS.number or provider is None:
             return
         for name, value in (("step", sample.step), *sample.values.items()):
             is_flow = self._known.get(name)
             if is_flow is None:
-                is_flow = self._known[name] = self._instrument(name, meter)
+                is_flow = self._known[name] = self._instrument(name, provider.get_meter("forgather_mem"))
             if is_flow:
                 self._sums[name] = self._sums.get(name, 0.0) + value
             else:

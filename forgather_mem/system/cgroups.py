@@ -54,12 +54,12 @@ def kill_counter(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") 
     If no group has such a counter, it is the whole machine's. JSON-able; empty if the kernel counts nothing. Keep it
     and call `kills_since` later, from any process.
     """
-    for folder, version in memory_groups(proc_root, cgroup_root):
-        found = _read(f"{folder}/{_COUNTERS[version]}")
-        if found is not None:
-            return {**found, "whose": "cgroup", "boot": boot_id(proc_root)}
-    found = _read(f"{proc_root}/vmstat")
-    return {} if found is None else {**found, "whose": "host", "boot": boot_id(proc_root)}
+    groups = memory_groups(proc_root, cgroup_root)
+    files = [(f"{folder}/{_COUNTERS[version]}", "cgroup") for folder, version in groups]
+    for file, whose in (*files, (f"{proc_root}/vmstat", "host")):
+        if (found := _read(file)) is not None:
+            return {**found, "whose": whose, "boot": boot_id(proc_root)}
+    return {}
 
 
 def kills_since(counter: Mapping[str, Any], proc_root: str = "/proc") -> int | None:

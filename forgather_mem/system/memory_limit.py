@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -163,7 +164,7 @@ class _Limit(NamedTuple):
     stat: Path
     version: int
 
-    def bound(self, num_dropped: int | None = 1) -> Bound:
+    def bound(self, num_dropped: int | None) -> Bound:
         """Without so many of the `_CACHE`; None for all. Raises OSError if the group no longer exists."""
         used = int(read_once(self.usage))
         used -= sum(_field(self.stat, name) or 0 for name in _CACHE[self.version][:num_dropped])
@@ -197,10 +198,7 @@ class MemoryLimit:
 
     def bounds(self) -> list[Bound]:
         """Every limit with its current use, the one that leaves the least first; takes 30 us for each limit."""
-        found = []
-        for limit in self._limits:
-            with missing(OSError):  # the group is gone
-                found.append(limit.bound())
+        found = list(_known(self._limits, num_dropped=1))
         # MemTotal, MemFree and MemAvailable come first
         fields = kib_fields(read_once(self._meminfo, 4096 if self._strict else 256))
         if b"MemAvailable" in fields:
@@ -211,11 +209,7 @@ class MemoryLimit:
 
     def deadliest(self) -> Bound | None:
         """The limit nearest to the kernel's killing, before which it drops its caches; None without groups."""
-        found = []
-        for limit in self._limits:
-            if limit.kills:
-                with missing(OSError):  # the group is gone
-                    found.append(limit.bound(num_dropped=None))
+        found = _known((limit for limit in self._limits if limit.kills), num_dropped=None)
         return min(found, key=lambda bound: bound.free_bytes, default=None)
 
 
@@ -247,6 +241,13 @@ def limit_facts(*, shared: bool = False) -> LimitFacts:
             return LimitFacts(own.limit_bytes, own.name.partition("(")[2].rstrip(")"))
         return LimitFacts(limit.limit_bytes, limit.kind)
     return LimitFacts()
+
+
+def _known(limits: Iterable[_Limit], num_dropped: int | None) -> Iterator[Bound]:
+    """Of groups that still exist."""
+    for limit in limits:
+        with missing(OSError):
+            yield limit.bound(num_dropped)
 
 
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
-from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
+from forgather_mem.system.peak_windows import device_peaks, host_peaks
 from forgather_mem.system.procfs import own_memory
 
 
@@ -69,42 +69,27 @@ def usage_now() -> Usage:
 
 
 class UsageWindow:
-    """Host and device from `open()` to `close()`.
+    """Host and device from now to `close()`.
 
     Windows nest and overlap in any order and from any thread: all of them use the process's single owner of each
     high-water mark (`forgather_mem.system.peak_windows`). They cover the whole process: other threads count
     too. The device
     is the one that is current when the window opens; a device first used in between counts from 0. A window dropped
     without `close()` ends by itself.
+
+    Args:
+        reset_peaks: Reset the marks of the kernel and of the device's allocator, which is visible to other readers in
+            this process (`torch.cuda.max_memory_allocated()` counts from here). Without it a peak is exact only if
+            memory rises above the older mark.
     """
 
-    def __init__(self) -> None:
-        self._allocator: Allocator | None = None
-        self._host: PeakWindow | None = None
-        self._device: PeakWindow | None = None
-        self._start = Usage(host_bytes=0)
-
-    @classmethod
-    def open(cls, *, reset_peaks: bool = True) -> UsageWindow:
-        """A window that starts now.
-
-        Args:
-            reset_peaks: Reset the marks of the kernel and of the device's allocator, which is visible to other readers
-                in this process (`torch.cuda.max_memory_allocated()` counts from here). Without it a peak is exact only
-                if memory rises above the older mark.
-        """
-        opened = cls()  # filled step by step: on an error, what is open is closed with it
-        opened._allocator = current_allocator()
+    def __init__(self, *, reset_peaks: bool = True) -> None:
+        self._allocator = current_allocator()
         host, device = host_peaks(), device_peaks()
-        if host is not None:
-            opened._host = host.open(reset=reset_peaks)
-        if device is not None:
-            opened._device = device.open(reset=reset_peaks)
-        opened._start = Usage(
-            host_bytes=own_memory().resident_bytes if opened._host is None else opened._host.start_bytes,
-            device_bytes=_stats(opened._allocator)[0] if opened._device is None else opened._device.start_bytes,
-        )
-        return opened
+        self._host = None if host is None else host.open(reset=reset_peaks)
+        self._device = None if device is None else device.open(reset=reset_peaks)
+        self._host_bytes = own_memory().resident_bytes if self._host is None else self._host.start_bytes
+        self._device_bytes = _stats(self._allocator)[0] if self._device is None else self._device.start_bytes
 
     def span(self) -> UsageSpan:
         """From the opening until now."""
@@ -121,7 +106,7 @@ class UsageWindow:
                     window.close()
 
     def _host_span(self) -> Span:
-        start_bytes, window, peaks = self._start.host_bytes, self._host, host_peaks()
+        start_bytes, window, peaks = self._host_bytes, self._host, host_peaks()
         if window is None or window.closed or peaks is None:
             end_bytes = own_memory().resident_bytes
             peak_bytes, exact = start_bytes if window is None else window.peak_bytes, False
@@ -134,7 +119,7 @@ class UsageWindow:
 
     def _device_span(self) -> tuple[Span | None, int | None]:
         window = self._device
-        peak_bytes = start_bytes = self._start.device_bytes or 0
+        peak_bytes = start_bytes = self._device_bytes or 0
         exact = False
         if window is not None:
             peak_bytes, exact = window.peak_bytes, window.exact

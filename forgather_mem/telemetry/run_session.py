@@ -99,6 +99,14 @@ def noted(path: str, kind: str) -> list[str]:
     return []
 
 
+def last_errors(path: str) -> list[str]:
+    """The files in which processes have told of memory that ran out."""
+    head, _, tail = LAST_ERROR.partition("{rank}")
+    with missing(OSError):
+        return [os.path.join(path, name) for name in os.listdir(path) if name.startswith(head) and name.endswith(tail)]
+    return []
+
+
 def kept_of(path: str, training: str) -> str:
     """Below the run's folder `path`, where black boxes and reports of a training are, too: its own may be cleared away.
 

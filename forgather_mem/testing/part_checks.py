@@ -20,7 +20,7 @@ from forgather_mem.telemetry.plain_numbers import plain_numbers
 from forgather_mem.telemetry.records import Begins, Moment, Objects, RunInfo, Sample, Sink, Work
 from forgather_mem.telemetry.report import Action
 from forgather_mem.telemetry.rule import name_of
-from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trainings
+from forgather_mem.testing.small_run import SmallRun, check_members, files_below, in_child, readings, require, trained
 
 _OPEN_FILES, _THREADS = "the number of open files", "the number of threads"
 _MAY_BE_KEPT = (_OPEN_FILES, _THREADS)  # by the first training, for all later ones
@@ -120,15 +120,10 @@ def _train_with(
 ) -> None:
     part = _Part(work)
     small = part.small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
-    other = SmallRun(folder, [work], objects=objects, events=events)
-    with trainings(name_of(work), where, _ADVICE_FOR_WORKS, small, other):
-        if restarts:
-            other.train()
-        small.train()
+    abandoned = [SmallRun(folder, [work], objects=objects, events=events)] * restarts
+    with trained(name_of(work), where, _ADVICE_FOR_WORKS, small, *abandoned):
         small.event = "is_urgent"
         getattr(part, "is_urgent", bool)()
-        small.close()
-        other.close("exception")
 
 
 def _process() -> dict[str, object]:
@@ -194,17 +189,13 @@ def _train(
     sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
     small = SmallRun(folder, [readings], [sink], rank=rank)
-    other = SmallRun(folder, [readings], [sink])
-    with trainings(type(sink).__name__, where, _ADVICE, small, other):
-        if restarts:
-            other.train()
-        small.train()
+    abandoned = [SmallRun(folder, [readings], [sink])] * restarts
+    with trained(type(sink).__name__, where, _ADVICE, small, *abandoned):
         if forks and folder is not None:
             _fork(sink, small, folder)
         small.close()
         small.event = "end, once more"
         getattr(sink, "end", bool)(small.run)
-        other.close("exception")
 
 
 def _fork(sink: object, small: SmallRun, folder: Path) -> None:
@@ -231,9 +222,8 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
     """Whether each record is in the files once, with its step, when the training has ended."""
     name, before = type(sink).__name__, files_below(folder)
     small = SmallRun(folder, [_mark], [sink], events=("step_end",))
-    with trainings(name, "in a training that was resumed", _ADVICE, small, small):
-        small.state.global_step = _STEPS[0] - 1
-        small.train(len(_STEPS))
+    small.state.global_step = _STEPS[0] - 1
+    with trained(name, "in a training that was resumed", _ADVICE, small, steps=len(_STEPS)):
         small.close()
         problem = getattr(sink, "problems", bool)()
     after = files_below(folder)

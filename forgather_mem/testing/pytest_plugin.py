@@ -108,7 +108,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def _measured() -> Iterator[UsedMemory]:
     from forgather_mem.system.usage import UsageWindow
 
-    used, window = UsedMemory(), UsageWindow.open()
+    used, window = UsedMemory(), UsageWindow()
     try:
         yield used
     finally:

@@ -187,14 +187,25 @@ def check_members(part: object, maker: str, methods: Sequence[str], compared: st
 
 
 @contextlib.contextmanager
-def trainings(name: str, where: str, advice: str, small: SmallRun, other: SmallRun) -> Iterator[None]:
-    """What is done with two trainings: an error of the part in them is told with `advice`; then they are dropped."""
+def trained(
+    name: str, where: str, advice: str, small: SmallRun, *abandoned: SmallRun, steps: int = STEPS
+) -> Iterator[None]:
+    """A training whose end follows on the block, and others that have begun before it and fail after it.
+
+    An error of the part in them, or in the block, is told with `advice`; then they are dropped.
+    """
     try:
+        for other in abandoned:
+            other.train()
+        small.train(steps)
         yield
+        small.close()
+        for other in abandoned:
+            other.close("exception")
     except AssertionError:
         raise
     except Exception as error:
         raise AssertionError(f"{name} raised {error!r} {where}, at {small.event}: {advice}") from error
     finally:
-        small.drop()
-        other.drop()
+        for one in (small, *abandoned):
+            one.drop()

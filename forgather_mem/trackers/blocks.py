@@ -128,7 +128,7 @@ class track_memory:
 
     def begin(self) -> TrackedBlock:
         """Start a block, for code that can't be indented; call its `end()` yourself."""
-        return TrackedBlock(self.label, UsageWindow.open(reset_peaks=self.reset_peaks), self.say)
+        return TrackedBlock(self.label, UsageWindow(reset_peaks=self.reset_peaks), self.say)
 
     def _leave(self, frame: int) -> TrackedBlock:
         """The block that this frame entered last. Tasks and generators interleave, so the last of all may be another's;

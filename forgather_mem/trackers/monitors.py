@@ -90,7 +90,7 @@ class EpochMemoryMonitor:
         if not self._introduced:
             self._introduced = True
             self.say(f"Memory monitoring enabled (verbose for first {self.verbose_batches} batches)\n")
-        self._window = UsageWindow.open(reset_peaks=self.reset_peaks)
+        self._window = UsageWindow(reset_peaks=self.reset_peaks)
 
     def on_batch_end(self, batch_idx: int, loss: object = None) -> None:
         """A batch is finished.
@@ -109,7 +109,7 @@ class EpochMemoryMonitor:
         """The epoch is finished: print the memory held, and the epoch's peak."""
         if not self.enabled:
             return
-        window = self._window if self._window is not None else UsageWindow.open(reset_peaks=False)
+        window = self._window if self._window is not None else UsageWindow(reset_peaks=False)
         self._window = None
         self.say(epoch_line(window.close()))
 

@@ -172,7 +172,7 @@ class _Relay:
 
     def next(self) -> tuple[UsageSpan, bool]:
         """The span since the last call, and whether this is the first call, whose span has no length."""
-        window, self._window = self._window, UsageWindow.open(reset_peaks=self._reset_peaks)
+        window, self._window = self._window, UsageWindow(reset_peaks=self._reset_peaks)
         return (self._window.span(), True) if window is None else (window.close(), False)
 
     def __reduce__(self) -> tuple[object, ...]:

@@ -11,7 +11,8 @@ from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
 
-RUN: Any = Run(RunFacts(), device=3)
+RUN: Any = Run(RunFacts())
+RUN.device = 3
 SAMPLE = Sample("step_end", 1, None, 0.0, {})
 MOMENT = Moment("step_end", 1, None, None, None, None, {}, RUN)
 CALLED: list[str] = []

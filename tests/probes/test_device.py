@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import DeviceProbe, PhaseProbe, device
+from forgather_mem.probes import DeviceProbe, PhaseProbe
 from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import Work
@@ -29,7 +29,7 @@ def with_less(monkeypatch: pytest.MonkeyPatch, **less: Any) -> None:
     found = current_allocator()
     assert found is not None
     lacking = replace(found, **less)
-    for module in (device, peak_windows, allocator):
+    for module in (peak_windows, allocator):
         monkeypatch.setattr(module, "current_allocator", lambda: lacking)
 
 

@@ -99,7 +99,7 @@ def observed_loop() -> object:
     "make",
     [
         state_of_a_run, trainer_with_a_link, user_of_a_link, optimizer_of_a_loop, hold_of_the_heap, observed_loop,
-        UsageWindow.open,
+        UsageWindow,
     ],
 )  # fmt: skip
 def test_a_handler_that_is_pending_when_something_of_ours_dies_is_not_lost(make: Callable[[], object]) -> None:

@@ -133,7 +133,7 @@ class _Writer:
     def _write(self, moment: Moment) -> None:
         model, tokenizer = moment.objects["model"], self._tokenizer_of(moment)
         config = config_for(model, tokenizer, self.config)
-        began_s, window = time.perf_counter(), UsageWindow.open(reset_peaks=self.reset_peaks)
+        began_s, window = time.perf_counter(), UsageWindow(reset_peaks=self.reset_peaks)
         entered = moment.run.enter_phase("generate")
         try:
             texts = generate(model, tokenizer, self.prompts, config)
