@@ -44,6 +44,7 @@ Collate = Callable[[object], object]
 _ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
 
 
+@dataclass(frozen=True, slots=True)
 class PlanningLimits:
     """What counts as the same and as fitting.
 
@@ -54,13 +55,13 @@ class PlanningLimits:
         few_batches: Of a step; more add nothing but themselves.
     """
 
-    alike_frac = 0.1
-    kept_free_frac = 0.05
-    most_told = 4
-    few_batches = 2
+    alike_frac: float = 0.1
+    kept_free_frac: float = 0.05
+    most_told: int = 4
+    few_batches: int = 2
 
 
-_LIMITS = PlanningLimits
+_LIMITS = PlanningLimits()
 
 
 def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator[dict[str, object]]:
