@@ -100,7 +100,7 @@ class LeakSizes:
         return values | on_device
 
     def leave_out(self, before: tuple[float, float, float, float]) -> None:
-        """Exclude from now on what `counted_bytes` has gained since it told `before`: it is ours, not the training's."""
+        """Exclude from now on what `counted_bytes` has gained since `before`: it is ours, not the training's."""
         more = [now - then for now, then in zip(counted_bytes(), before, strict=True)]
         self._ours = [ours + own for ours, own in zip(self._ours, more, strict=True)]
         PREPARATION.resident_bytes += round(more[2])
