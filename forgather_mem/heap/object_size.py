@@ -256,7 +256,7 @@ def _sort_of(kind: type) -> int:
         return TENSOR
     if container_kind(kind) is not None:
         return CONTAINER
-    if kind in (FrameType, TracebackType, MethodType):
+    if kind in (FrameType, FunctionType, TracebackType, MethodType):
         return NOT_ASKED
     return RAW if kind in _FLAT or is_array_class(kind) else TUPLE if kind is tuple else OTHER
 

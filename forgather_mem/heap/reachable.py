@@ -19,15 +19,14 @@ from types import (
     CodeType,
     FrameType,
     FunctionType,
-    GetSetDescriptorType,
-    MemberDescriptorType,
     ModuleType,
-    WrapperDescriptorType,
 )
 from typing import Any
 
 from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import (
+    FRAMES,
+    attributes_of,
     cell_contents,
     frame_name,
     has_attributes,
@@ -44,7 +43,7 @@ MANY, _FIRST, _LAST = 400, 8, 24
 SAMPLED = _FIRST + _LAST
 _ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
-    GetSetDescriptorType, MemberDescriptorType, WrapperDescriptorType, property, range, slice,
+    property, range, slice,
 ))  # fmt: skip
 # Modules of libraries that keep what users pass to them.
 _KEEPERS = (
@@ -90,7 +89,7 @@ class ReachableGraph:
 
     def _walk(self, budget_s: float, failed: Iterable[FrameType]) -> None:
         self._until_s = time.thread_time() + budget_s
-        ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values())], -1)
+        ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values()), *_librarys()], -1)
         self._seen.update(ours)  # counted as seen, not entered
         # What only a function's variable leads to comes last, a library's function last of all: an attribute is a
         # better name
@@ -98,9 +97,15 @@ class ReachableGraph:
         left = list(failed)
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
-            for label, thing in _variables(frame):
+            where = frame_name(frame)
+            for name, thing in frame_variables(frame).items():
                 is_plain = container_kind(type(thing)) is not None or frame in left
-                (librarys if not of_user else plain if is_plain else users).append((label, thing))
+                roots = librarys if not of_user else plain if is_plain else users
+                roots.append((f"local {name!r} of {where}", thing))
+        # What is suspended may be held by a `for` statement alone; to ask for its frame would create one that stays
+        for one in [one for one in gc.get_objects() if type(one) in FRAMES]:
+            code = getattr(one, FRAMES[type(one)].replace("frame", "code"))
+            plain += [("", one)] if is_user_file(code.co_filename) else []
         position = 0
         for roots in ([*users, *_namespaces()], plain, librarys):
             if roots is librarys:
@@ -210,10 +215,10 @@ class ReachableGraph:
         self._above.append(above)
 
 
-def _variables(frame: FrameType) -> Iterator[tuple[str, object]]:
-    where = frame_name(frame)
-    for name, value in frame_variables(frame).items():
-        yield f"local {name!r} of {where}", value
+def _librarys() -> list[int]:
+    """The ids of the namespaces of libraries' modules, to which their functions that are written in C lead."""
+    users = user_modules(len(sys.modules))
+    return [id(attributes_of(module)) for name, module in list(sys.modules.items()) if name not in users]
 
 
 def _namespaces() -> Iterator[tuple[str, Any]]:
@@ -246,7 +251,9 @@ def _held_by(thing: Any) -> Iterable[Any]:
         held = gc.get_referents(thing)  # all its items, from Python 3.13 on
         return held if len(held) <= MANY else _ends(held, reversed(held))
     if kind is FunctionType:
-        return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, thing.__kwdefaults__, thing.__dict__]
+        # To read `__dict__` would create one in each
+        own = [one for one in gc.get_referents(thing) if type(one) is dict and one is not thing.__globals__]
+        return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, *own]
     return gc.get_referents(thing)
 
 

@@ -16,9 +16,9 @@ from functools import partial
 from types import FrameType
 
 from forgather_mem.heap.containers import CONTAINERS
-from forgather_mem.heap.owner_paths import FRAMES, has_attributes, suspended_frame
+from forgather_mem.heap.owner_paths import FRAMES, has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.source_lines import is_our_class, is_user_file
+from forgather_mem.source.source_lines import is_our_class
 
 _KINDS = frozenset(kind for kind in CONTAINERS if issubclass(kind, Sized))
 
@@ -65,15 +65,9 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
         way.insert(0, min(known, key=lambda one: not (has_attributes(one) or type(one) is type)))
         if isinstance(way[0], dict):
             label = str(way[0].get("__name__", ""))  # a module's variables
-    if is_our_class(type(way[0])):
+    if is_our_class(type(way[0])) or type(way[0]) in FRAMES:
         return False
-    label = label or f"a {type(way[0]).__name__} that no variable holds"
-    if type(way[0]) in FRAMES:
-        label = ""  # the path names the variable and its place
-        frame = suspended_frame(way[0])
-        if frame is None or not is_user_file(frame.f_code.co_filename):
-            return False
-    walk.lead(label, way)
+    walk.lead(label or f"a {type(way[0]).__name__} that no variable holds", way)
     return True
 
 

@@ -206,6 +206,7 @@ class Preparation:
     """What preparing to watch takes in this process: imports, plans, what is read and set up before a first step.
 
     It sums what its blocks take: the time as in `OwnTime`, and resident memory. A block inside another is part of it.
+    To `resident_bytes` others add what is taken later.
 
     >>> preparation = Preparation()
     >>> with preparation:
@@ -217,7 +218,7 @@ class Preparation:
 
     def __init__(self) -> None:
         self._own = OwnTime()
-        self._depth = self._before_bytes = self._resident_bytes = 0
+        self._depth = self._before_bytes = self.resident_bytes = 0
         self._began: Clocks = 0.0, 0.0
 
     def __enter__(self) -> None:
@@ -230,12 +231,12 @@ class Preparation:
         if self._depth == 0:
             self._own.add(self._began)
             self._own.close()
-            self._resident_bytes += _resident_bytes() - self._before_bytes
+            self.resident_bytes += _resident_bytes() - self._before_bytes
 
     def take(self) -> tuple[float, int]:
         """Seconds and bytes since the last call."""
-        taken = self._own.spent_s, max(0, self._resident_bytes)
-        self._own.spent_s, self._resident_bytes = 0.0, 0
+        taken = self._own.spent_s, max(0, self.resident_bytes)
+        self._own.spent_s, self.resident_bytes = 0.0, 0
         return taken
 
 

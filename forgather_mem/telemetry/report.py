@@ -321,7 +321,7 @@ class Overhead(ReportPart):
     share_of_step: Amount = field(default=0.0, metadata=ADDED)
     step_s: Amount = field(default=0.0, metadata=ADDED)  # in each step
     once_s: Amount = field(default=0.0, metadata=ADDED)  # before the first step, between steps, and at the end
-    once_bytes: int = field(default=0, metadata=ADDED)  # by so much resident memory rose before the first step
+    once_bytes: int = field(default=0, metadata=ADDED)  # by so much resident memory rose, looks included
     backed_off: tuple[BackedOff, ...] = field(default=(), metadata=ADDED)
     rank: Rank | None = field(default=None, metadata=RARE)
 

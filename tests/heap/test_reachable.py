@@ -2,6 +2,7 @@
 
 import gc
 from collections import OrderedDict
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -74,6 +75,25 @@ def test_what_a_function_or_a_closure_holds_is_named_by_its_variable() -> None:
     mine, holder = [1], Holder()
     holder.kept.append(lambda: mine)
     assert holder_of(mine).startswith("variable 'mine' of test_what_a_function_or_a_closure_holds")
+    assert {} not in gc.get_referents(holder.kept[0]), "no dictionary was created in it"
+
+
+def seen_texts() -> Iterator[int]:
+    seen: dict[str, str] = {}  # of which the collector does not know
+    while True:
+        seen[f"{len(seen)}"] = f"{len(seen)}" * 5000
+        yield len(seen)
+
+
+def test_what_only_a_suspended_generator_holds_is_named_by_its_variable() -> None:
+    for number in seen_texts():
+        if number == 5:
+            look = CloserLook(0)
+        elif number == 15:
+            (top, *_) = look.finish(10, 10_000.0)
+            break
+    assert str(top.held_by).startswith("local 'seen' of seen_texts (")
+    assert top.source_line.startswith("seen[f")
 
 
 def test_a_frozen_heap_hides_nothing() -> None:

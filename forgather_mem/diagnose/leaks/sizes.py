@@ -16,7 +16,7 @@ from forgather_mem.probes.workers import Children, inherited_bytes, is_data_work
 from forgather_mem.system.allocator import current_allocator, gauge
 from forgather_mem.system.native_heap import allocated_natively_bytes, beyond_heap_bytes, mallinfo2
 from forgather_mem.system.procfs import PAGE_BYTES, KernelFile, anonymous_bytes, child_pids, kib_fields, read_once
-from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
+from forgather_mem.system.time_budget import BUDGET_FRAC, PREPARATION, TimeBudget
 from forgather_mem.units import MIB, format_bytes
 
 
@@ -99,9 +99,11 @@ class LeakSizes:
         self.totals |= {} if reserved is None else {"reserved": reserved}
         return values | on_device
 
-    def leave_out(self, *more: float) -> None:
-        """Exclude this much more of what `counted_bytes` tells from now on: it is our own, not the training's."""
+    def leave_out(self, before: tuple[float, float, float, float]) -> None:
+        """Exclude from now on what `counted_bytes` has gained since `before`: it is ours, not the training's."""
+        more = [now - then for now, then in zip(counted_bytes(), before, strict=True)]
         self._ours = [ours + own for ours, own in zip(self._ours, more, strict=True)]
+        PREPARATION.resident_bytes += round(more[2])
 
     def close(self) -> None:
         """Close what is open."""

@@ -182,7 +182,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
                 continue  # no step has added so much
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
-            pace = whole if step == one.seen_at and abs(whole - pace) * step < 2 else pace  # its end has added one
+            if step == one.seen_at and abs(one.count - before * (step - first_step)) < 2:
+                pace = pace_of(one.count, step - first_step, whole)  # its end adds some, as an evaluation does
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none

@@ -100,7 +100,9 @@ class LeakWatch:
         if self._suspects:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
+            before = counted_bytes()
             count_again(self._suspects, step, self._first_step, over)
+            self._sizes.leave_out(before)
 
     def _close(self) -> None:
         look, self._look = self._look, None
@@ -176,7 +178,7 @@ class LeakWatch:
         from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 
         self._look = CloserLook(step, far=self._looks > 1, held=held)
-        self._leave_out(before)
+        self._sizes.leave_out(before)
 
     def _look_again(self, run: RunInfo, values: Mapping[str, float]) -> None:
         assert self._look is not None
@@ -198,7 +200,7 @@ class LeakWatch:
         finally:
             look.drop()
         del look  # its numbers are given back
-        self._leave_out(before)
+        self._sizes.leave_out(before)
         if not self._suspects:
             return
         leak = self._verdict(run)
@@ -241,10 +243,6 @@ class LeakWatch:
         """When memory will be full; the process may grow faster than what leaks, which lies among what is freed."""
         pace = 0.0 if "workers" in growing else self._totals.get("process", Series()).rate_at_end(floor_of("process"))
         return full_at(step, max(rate, pace), "device" in growing)
-
-    def _leave_out(self, before: tuple[float, float, float, float]) -> None:
-        """Exclude from the sizes what has been taken since, or given back: it is ours."""
-        self._sizes.leave_out(*(now - then for now, then in zip(counted_bytes(), before, strict=True)))
 
 
 def _emit(run: RunInfo, leak: LeakReport) -> None:
