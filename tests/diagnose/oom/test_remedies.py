@@ -62,6 +62,15 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
     assert found == sizes
 
 
+def test_smaller_batches_are_no_remedy_where_one_backward_pass_goes_through_several() -> None:
+    case = case_of("forward", is_trainers=False)
+    assert smaller_batches(case)
+    case.census = [replace(GRAPH, kind="activations", num_passes=3)]
+    assert not smaller_batches(case)
+    notes = [change.note or "" for change in may_help(case_of("evaluate", has_metrics=True))[-2:]]
+    assert all(note.startswith("changes only the evaluation") for note in notes)
+
+
 # For each row of the table a place where it is offered
 PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("forward", {}, BATCH_2),
