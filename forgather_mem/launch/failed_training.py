@@ -224,11 +224,10 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     In a step its own is how far its passes had risen above its end in the steps before.
     """
     host, of = report.host, report.breakdown
-    known = {"parameters": of.parameters, "optimizer": of.optimizer}
+    before = max(of.parameters, host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes) - of.parameters
+    known = {"parameters": of.parameters, "optimizer": of.optimizer, "there before the first step": before}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
-    before = max(host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes)
-    known["there before the first step"] = max(0, before - of.parameters)
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
