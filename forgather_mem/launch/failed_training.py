@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
@@ -20,6 +21,7 @@ _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation",
 NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
+_OF_STEP, _OF_PHASE = "a step's own", {"evaluate": "evaluation", "generate": "generation"}  # after a kill
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 
@@ -93,8 +95,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
 
 def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraining | str:
     if oom.callback is not None or oom.phase not in PLANNED_PHASES:
-        what = BETWEEN if oom.phase == "other" else oom.phase
-        return f"a plan has no {'callback' if oom.callback is not None else what}"
+        what = "callback" if oom.phase in PLANNED_PHASES else oom.phase
+        return f"a plan has no {BETWEEN if what == 'other' else what}"
     grown = _grown(report, oom)
     if grown != NOBODY and oom.phase == "evaluate":
         return f"{grown[0]} has grown until then"
@@ -152,7 +154,7 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     if killed is None or not was_killed_for_memory(killed, host):
         return "memory has not run out"
     had = _measured(report, killed)
-    if had.get("grown step by step", 0) > had.get("other", 0):
+    if had.get("grown step by step", 0) > sum(had.get(part, 0) for part in (_OF_STEP, *_OF_PHASE.values(), "other")):
         return "memory grows at each step"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
@@ -193,12 +195,12 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
-    over, unplanned = max(0, -rest), "generation" if killed.phase == "generate" else "not in the plan"
+    over = max(0, -rest)
     # What comes last had not come whole; parameters come first
     kept, graphs = ([part for part in planned.parts if part.startswith(of)] for of in (("`", "most in `"), "graph"))
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {"Python and libraries": beside - others, "other processes": others, unplanned: max(0, rest)}
+    had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
@@ -217,17 +219,21 @@ def others_bytes_of(killed: KilledReport) -> int:
 
 
 def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
-    """By what was measured: the training's own, what there was before it, and what has come since."""
+    """By what was measured: the training's own, what there was before it, and what has come since.
+
+    In a step its own is how far its passes had risen above its end in the steps before.
+    """
     host, of = report.host, report.breakdown
-    known = {"parameters": of.parameters, "optimizer": of.optimizer}
+    before = max(of.parameters, host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes) - of.parameters
+    known = {"parameters": of.parameters, "optimizer": of.optimizer, "there before the first step": before}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
-    before = max(host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes)
-    known["there before the first step"] = max(0, before - of.parameters)
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
-    return _with_size({**known, "grown step by step": grown, "other": left - grown}) if report.steps else {}
+    own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
+    known |= {"grown step by step": grown, _OF_STEP: own, _OF_PHASE.get(killed.phase, "other"): left - grown - own}
+    return _with_size(known) if report.steps else {}
 
 
 def _with_size(parts: Mapping[str, int]) -> dict[str, int]:

@@ -94,6 +94,9 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         settings, is_between = _settings(training, loop), failed.phase == "other"
         case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
         found.others.extend(as_written(may_help(case), settings.is_trainers))
+        yield
+        if failed.phase == "generate":
+            raise PlanError("a plan has no generate")
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
     failure = Failure(

@@ -53,7 +53,7 @@ def test_a_plan_that_does_not_show_the_failure_is_not_used(tmp_path: Path) -> No
         ({"phase": "evaluate"}, "evaluate"),
         (beyond, "which would have fitted"),
     ):
-        (answer,) = remedies_for(replace(failed, **facts), trainer)
+        *_, answer = remedies_for(replace(failed, **facts), trainer)
         assert answer["changes"] == []
         assert problem in str(answer["problem"])
 
@@ -81,6 +81,9 @@ def test_a_kill_before_the_first_step_is_in_the_first_phase_that_takes_what_ther
     )  # fmt: skip
     answer: Any = next(remedies_for(killed, trainer))
     assert (answer["killed"]["phase"], answer["killed"]["is_shown"]) == ("backward", True)
+    first, last = list[Any](remedies_for(replace(killed, phase="generate"), trainer))
+    assert first["others"] == last["others"] != []
+    assert last["problem"] == "a plan has no generate"
 
 
 @pytest.mark.slow

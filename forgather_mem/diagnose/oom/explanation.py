@@ -48,7 +48,6 @@ _IN_WORDS = {
     "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
     "dataloader_num_workers": "DataLoader(num_workers={})",
     "dataloader_pin_memory": "pin_memory={}",
-    "torch_compile_mode": 'torch.compile(mode="{}")',
     "optim": "the optimizer {}",
 }
 # What the report has from these records by the same names

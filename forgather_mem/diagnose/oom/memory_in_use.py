@@ -153,14 +153,15 @@ def _on_device(failure: Failure, parts: dict[str, int], between_bytes: int | Non
     pools = found.private_pools_bytes or 0
     is_torchs = found.kind.endswith(OF_TORCH)  # what another library has allocated is beside it
     said = max(0, found.allocated_bytes - pools) if found.allocated_bytes is not None and is_torchs else None
-    allocated = _first(said, gauge(stats, "allocated_bytes"))
+    allocated = gauge(stats, "allocated_bytes") if said is None else said
     reserved = gauge(stats, "reserved_bytes")
     unused, private = found.reserved_unused_bytes, 0
     if unused is None and reserved is not None and allocated is not None:
         unused = max(0, reserved - allocated)
     if not pools and allocator is not None and reserved and unused:  # else torch has left them out of what is unused
         private = private_bytes(allocator, reserved, unused)
-    free, total = _first(found.free_bytes, driver[0]), _first(found.total_bytes, driver[1])
+    free = driver[0] if found.free_bytes is None else found.free_bytes
+    total = driver[1] if found.total_bytes is None else found.total_bytes
     in_use = dict(parts)
     if allocated is not None:
         rest = max(0, allocated - sum(parts.values()))
@@ -179,7 +180,3 @@ def _on_device(failure: Failure, parts: dict[str, int], between_bytes: int | Non
     failure.used_bytes, failure.in_use = allocated, in_use
     failure.free_bytes = None if free is None else free + ((unused or 0) - private) * is_torchs
     failure.limit, failure.limit_bytes, failure.reserved_unused_bytes = f"GPU {number}", total, unused
-
-
-def _first(*numbers: int | None) -> int | None:
-    return next((number for number in numbers if number is not None), None)

@@ -223,13 +223,9 @@ def _phase_in(failed: Sequence[TracebackType], inside: str | None, told: str, mo
         return "evaluate"
     if inside is None and "optimizer" in failed_call.copied_state(failed, model, optimizer)[1]:
         return "save"  # what a checkpoint is made of
-    if (
-        inside is None
-        and told == "backward"
-        and not any(failed_call.has_gone_back(entry) for entry in failed if is_users(entry))
-    ):
-        return "forward"
-    return inside or told
+    if (inside, told) != (None, "backward") or any(map(failed_call.has_gone_back, filter(is_users, failed))):
+        return inside or told
+    return "forward"
 
 
 def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: object) -> bool:

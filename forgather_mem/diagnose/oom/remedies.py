@@ -70,7 +70,9 @@ def may_help(failure: Failure) -> list[Change]:
 def smaller_batches(failure: Failure) -> list[Change]:
     """As many rows a step in smaller micro-batches, the largest first."""
     settings = failure.settings
-    if failure.keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
+    # A Trainer goes back after each batch, whatever is called several times for it
+    keeps_graphs = failure.keeps_graphs or (not settings.is_trainers and any(_each_pass(failure)))
+    if keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
         return []
     rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
     whole, most = rows * accumulation, WHEN.most_parts * accumulation
@@ -148,9 +150,10 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
     name, first = "preprocess_logits_for_metrics", "logits[0] if isinstance(logits, tuple) else logits"
     if _keeps_predictions(failure) and not failure.settings.filters_logits:
         text = f"{name}=lambda logits, labels: ({first}).argmax(-1)"
-        yield doing(text, "compute_metrics is given token ids: take out its own argmax", **{name: "argmax"})
+        note = "changes only the evaluation: compute_metrics is given token ids, take out its own argmax"
+        yield doing(text, note, **{name: "argmax"})
     if _keeps_predictions(failure):
-        yield setting("gives the loss only, no metrics", prediction_loss_only=True)
+        yield setting("changes only the evaluation: it returns the loss, no metrics", prediction_loss_only=True)
 
 
 def _fewer_workers(failure: Failure) -> Iterator[Change]:
@@ -344,7 +347,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments, "a plan has no fragments"),
     Remedy("data", SPEED, _fewer_workers, "no plan has workers"),
     Remedy(_PASSES, SPEED, _checkpointing, PLANNED, reduces=ACTIVATIONS),
-    Remedy("evaluate", NUMBERS, _fewer_predictions, PLANNED, of_plan="results"),
+    Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
     Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),

@@ -60,6 +60,9 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
     case = case_of("forward", {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulation})
     found = [tuple(change.set.values()) for change in smaller_batches(case)]
     assert found == sizes
+    summed = replace(case, settings=replace(case.settings, is_trainers=False))
+    summed.census = [replace(GRAPH, kind="activations", num_passes=3)]
+    assert smaller_batches(summed) == [], "one backward pass goes through several"
 
 
 # For each row of the table a place where it is offered
@@ -164,6 +167,8 @@ def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so(
         "per_device_train_batch_size", "attn_implementation", "gradient_checkpointing",
     ]  # fmt: skip
     assert (changes[2].note or "").startswith("slower")
+    notes = [change.note or "" for change in may_help(case_of("evaluate", has_metrics=True))[-2:]]
+    assert all(note.startswith("changes only the evaluation") for note in notes)
     assert all((change.note or "").startswith("changes the training") for change in changes[3:])
     assert {"optim", "max_length"} <= {name for change in changes[3:] for name in (*change.set, *change.in_script)}
 
