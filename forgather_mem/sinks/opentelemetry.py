@@ -87,7 +87,6 @@ class OpenTelemetrySink:
             self._forget()
             self._provider = _provider(run, self.readers)
             self._meter = self._provider.get_meter("forgather_mem")
-        self._forks = FORKS.number
         self._attributes = {"rank": run.rank}
         self._values.clear()
         if self.readers is None:
