@@ -120,15 +120,12 @@ def _train_with(
 ) -> None:
     part = _Part(work)
     small = part.small = SmallRun(folder, [part], rank=rank, objects=objects, events=events)
-    other = SmallRun(folder, [work], objects=objects, events=events)
-    with trainings(name_of(work), where, _ADVICE_FOR_WORKS, small, other):
-        if restarts:
-            other.train()
+    others = [SmallRun(folder, [work], objects=objects, events=events)] * restarts
+    with trainings(name_of(work), where, _ADVICE_FOR_WORKS, small, *others):
         small.train()
         small.event = "is_urgent"
         getattr(part, "is_urgent", bool)()
         small.close()
-        other.close("exception")
 
 
 def _process() -> dict[str, object]:
@@ -194,17 +191,14 @@ def _train(
     sink: Sink, folder: Path | None, where: str, *, rank: int = 0, forks: bool = False, restarts: bool = False
 ) -> None:
     small = SmallRun(folder, [readings], [sink], rank=rank)
-    other = SmallRun(folder, [readings], [sink])
-    with trainings(type(sink).__name__, where, _ADVICE, small, other):
-        if restarts:
-            other.train()
+    others = [SmallRun(folder, [readings], [sink])] * restarts
+    with trainings(type(sink).__name__, where, _ADVICE, small, *others):
         small.train()
         if forks and folder is not None:
             _fork(sink, small, folder)
         small.close()
         small.event = "end, once more"
         getattr(sink, "end", bool)(small.run)
-        other.close("exception")
 
 
 def _fork(sink: object, small: SmallRun, folder: Path) -> None:
@@ -231,7 +225,7 @@ def _look_at_files(sink: Sink, folder: Path) -> None:
     """Whether each record is in the files once, with its step, when the training has ended."""
     name, before = type(sink).__name__, files_below(folder)
     small = SmallRun(folder, [_mark], [sink], events=("step_end",))
-    with trainings(name, "in a training that was resumed", _ADVICE, small, small):
+    with trainings(name, "in a training that was resumed", _ADVICE, small):
         small.state.global_step = _STEPS[0] - 1
         small.train(len(_STEPS))
         small.close()

@@ -187,14 +187,19 @@ def check_members(part: object, maker: str, methods: Sequence[str], compared: st
 
 
 @contextlib.contextmanager
-def trainings(name: str, where: str, advice: str, small: SmallRun, other: SmallRun) -> Iterator[None]:
-    """What is done with two trainings: an error of the part in them is told with `advice`; then they are dropped."""
+def trainings(name: str, where: str, advice: str, small: SmallRun, *others: SmallRun) -> Iterator[None]:
+    """What is done with a training, which others that stay open have gone before: an error of the part in them is told
+    with `advice`; then they are dropped."""
     try:
+        for other in others:
+            other.train()
         yield
+        for other in others:
+            other.close("exception")
     except AssertionError:
         raise
     except Exception as error:
         raise AssertionError(f"{name} raised {error!r} {where}, at {small.event}: {advice}") from error
     finally:
-        small.drop()
-        other.drop()
+        for run in (small, *others):
+            run.drop()
