@@ -69,12 +69,9 @@ class ConsoleSink:
         """Print a finding."""
         if finding.kind in _NOT_PRINTED or "verdict" in finding.data or not finding.text:
             return
-        head = f"forgather-mem: step {finding.step}: "
-        if self._rank and finding.kind in _FROM_EVERY_RANK:
-            head = f"forgather-mem: rank {self._rank}, step {finding.step}: "
-            self._print(_hanging(head, finding.text))
-        else:
-            self.say(_hanging(head, finding.text))
+        rank = f"rank {self._rank}, " if self._rank else ""
+        if not self._rank or finding.kind in _FROM_EVERY_RANK:
+            self._print(_hanging(f"forgather-mem: {rank}step {finding.step}: ", finding.text))
 
     def say(self, text: str) -> None:
         """Print a line, on rank 0, with control characters written out."""
