@@ -74,7 +74,7 @@ class _Adapted:
         self.action = run.begun(named)
         self._named = named
         self._levels: Callable[[], Sequence[float]] = getattr(named, "levels", tuple)
-        self._calls = self._last_call = self._next_call = self._num_useless = 0
+        self._calls = self._last_call = self._num_useless = 0
         self._judged = True
         self._last_step = -1
         self._found = 0.0
@@ -97,7 +97,6 @@ class _Adapted:
             self._highest = [*map(max, levels, self._highest or levels)]
             self._last_step, self._last_call, self._judged = moment.step, self._calls, False
             self._found = values.get("collect/objects", 0.0)
-            self._wait()
         return values
 
     def _have_grown(self, levels: Sequence[float]) -> bool:
@@ -105,10 +104,7 @@ class _Adapted:
         return any(now > (1 + LIMITS.grown_frac) * max(highest, KEPT_BYTES) for now, highest in pairs)
 
     def _is_due(self) -> bool:
-        return self._calls >= self._next_call
-
-    def _wait(self) -> None:
-        self._next_call = self._last_call + (1 << max(0, self._num_useless - LIMITS.tries + 1))
+        return self._calls >= self._last_call + (1 << max(0, self._num_useless - LIMITS.tries + 1))
 
     def _judge(self, moment: Moment) -> None:
         """Judge our last call by the ledger, as far as the steps since have shown."""
@@ -119,7 +115,6 @@ class _Adapted:
         enough = outcome.freed_bytes >= KEPT_BYTES and (self._holds_down or self._named.books == "collect")
         has_paid = enough or self._found >= LIMITS.objects or pays(outcome)
         self._num_useless = 0 if has_paid else self._num_useless + 1
-        self._wait()
         if self._num_useless == LIMITS.tries:
             self._emit_unpaid(moment.run, outcome)
 

@@ -14,7 +14,6 @@ from forgather_mem.errors import TemplateError, UsageError
 
 if TYPE_CHECKING:
     from forgather_mem.config.environment import ConfigEnvironment
-    from forgather_mem.config.graph.nodes import Value
     from forgather_mem.config.policy.policy import Policy
 
 
@@ -128,27 +127,20 @@ def parse_settings(settings: Sequence[str]) -> dict[str, object]:
 
 
 def _value(setting: str, text: str) -> object:
+    from forgather_mem.config.construction.construct import unbuilt
+    from forgather_mem.config.graph.nodes import walk_nodes
     from forgather_mem.config.graph.parse import parse
     from forgather_mem.config.source.rendered import Rendered
 
     try:
-        return _plain(parse(Rendered.as_is(text, "--set")).root)
+        root = parse(Rendered.as_is(text, "--set")).root
+        if any(getattr(node, "form", "call") for node in walk_nodes([root])):
+            raise TemplateError("tags mean nothing here")
+        return unbuilt(root, {})
     except TemplateError as error:
         raise _bad(
             setting, f"has a value that is not plain YAML ({error.message}); quote text, for example 'a=\"b: c\"'"
         ) from error
-
-
-def _plain(value: Value) -> object:
-    from forgather_mem.config.graph.nodes import DictNode, ListNode, Node
-
-    if isinstance(value, ListNode) and value.form == "":
-        return [_plain(item) for item in value.items]
-    if isinstance(value, DictNode) and value.form == "":
-        return {key: _plain(item) for key, item in value.entries.items()}
-    if isinstance(value, Node):
-        raise TemplateError("tags mean nothing here")
-    return value
 
 
 def _bad(setting: str, why: str) -> UsageError:

@@ -9,7 +9,6 @@ from forgather_mem.cli.command import FAILURE
 from forgather_mem.cli.options import add_searchpath, add_template_arguments, environment_of, parse_settings
 from forgather_mem.cli.output import print_rows, print_text
 from forgather_mem.cli.parser import CommandParser
-from forgather_mem.errors import TemplateError, did_you_mean
 
 add_arguments = add_template_arguments  # of a command that has no more of its own
 
@@ -65,9 +64,7 @@ def graph(template: str, settings: list[str], searchpath: list[Path], targets: l
     environment, name = environment_of(template, searchpath)
     config = environment.load(name, **parse_settings(settings))
     for wanted in targets:
-        if wanted not in config.targets:
-            hint = did_you_mean(wanted, config.targets) or f"the targets are {', '.join(config.targets)}"
-            raise TemplateError(f"there is no target {wanted!r}", template=name, hint=hint)
+        config.target(wanted)  # raises where there is none
     rows = []
     for depth, label, text, note in tree(config.graph, targets or None):
         rows.append((f"{'    ' * depth}{label}: {text}{f'   ({note})' if note else ''}",))

@@ -275,12 +275,12 @@ class Config:
         if targets is None:
             return construction.build([self.graph.root])[0]
         if isinstance(targets, str):
-            return construction.build([self._target(targets)])[0]
+            return construction.build([self.target(targets)])[0]
         names = list(targets)
-        return dict(zip(names, construction.build([self._target(name) for name in names]), strict=True))
+        return dict(zip(names, construction.build([self.target(name) for name in names]), strict=True))
 
     def __getitem__(self, target: str) -> Any:
-        return self._shared.build([self._target(target)])[0]
+        return self._shared.build([self.target(target)])[0]
 
     def __contains__(self, target: object) -> bool:
         return target in self.targets
@@ -334,9 +334,14 @@ class Config:
         return self._make_resolver({OWN_VARIABLE: self.text, **context_vars})
 
     def _roots(self, targets: Iterable[str] | None) -> list[Value]:
-        return [self.graph.root] if targets is None else [self._target(name) for name in targets]
+        return [self.graph.root] if targets is None else [self.target(name) for name in targets]
 
-    def _target(self, name: str) -> Value:
+    def target(self, name: str) -> Value:
+        """The part of the graph that a target is.
+
+        Raises:
+            TemplateError: if there is none of this name.
+        """
         if name in self.targets:
             return self.graph.target(name)
         if name in (lost := self.lost()):

@@ -84,18 +84,11 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
 
-    def process_request(self, request: _Connection, client_address: object) -> None:
-        """Answer in a thread, or close the connection at once if there are too many."""
+    def process_request_thread(self, request: _Connection, client_address: object) -> None:
+        """Answer, or close the connection at once if there are too many."""
         if not self._connections.acquire(blocking=False):
             self.shutdown_request(request)
             return
-        try:
-            super().process_request(request, client_address)
-        except RuntimeError:  # no thread could be started
-            self._connections.release()
-            raise
-
-    def process_request_thread(self, request: _Connection, client_address: object) -> None:
         try:
             super().process_request_thread(request, client_address)
         finally:
@@ -180,7 +173,6 @@ class _Request(BaseHTTPRequestHandler):
 
     def send_error(self, code: int, message: str | None = None, explain: str | None = None) -> None:
         """Answer with the standard words only: the message may hold what was asked for."""
-        self.close_connection = True
         self._send(f"{HTTPStatus(code).phrase}\n", "text/plain", code)
 
     def version_string(self) -> str:

@@ -25,7 +25,6 @@ _LABELS = {
 _VARIABLE = re.compile(r"(?:local ')?(?:__main__\.)?([\w.]*).*", re.S)
 
 Part = tuple[str, str, Column]  # key, label, sizes
-Sizes = tuple[Column, Column | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +80,10 @@ def stacks(report: RunReport, readings: Readings, rank: int) -> Iterator[Stack]:
         family = f"device{device.index}"
         if readings.column(f"{family}/allocated_bytes") is None:  # the current one
             family = "device"
-        held, reserved = (readings.held(f"{family}/{what}_bytes") for what in ("allocated", "reserved"))
+        held = readings.held(f"{family}/allocated_bytes")
         if held is not None:
             whole, grows = len(devices) == 1, device is devices[0]
-            made = _of_device(report, readings, device, family, (held, reserved), whole, grows)
+            made = _of_device(report, readings, device, family, held, whole, grows)
             yield _finished(made, report, readings, rank)
     resident = readings.held("host/rss_bytes")
     if resident is not None:
@@ -92,16 +91,16 @@ def stacks(report: RunReport, readings: Readings, rank: int) -> Iterator[Stack]:
 
 
 def _of_device(
-    report: RunReport, readings: Readings, device: DeviceMemory, family: str, sizes: Sizes, whole: bool, grows: bool
+    report: RunReport, readings: Readings, device: DeviceMemory, family: str, held: Column, whole: bool, grows: bool
 ) -> Stack:
     """The stack of a device.
 
     Args:
-        sizes: What tensors take, and what the allocator holds.
+        held: What tensors take.
         whole: Whether all of the model is on it: its parts are counted over all devices.
         grows: Whether it has what leaks.
     """
-    held, reserved = sizes
+    reserved = readings.held(f"{family}/reserved_bytes")
     high, rest = readings.held(f"{family}/step_peak_bytes"), held.copy()
     parts: list[Part] = []
     if whole:

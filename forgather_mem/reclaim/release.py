@@ -269,21 +269,17 @@ class _After:
         pass
 
     def __exit__(self, *error: object) -> None:
-        call = next(self._calls)
-        limit = self.limit_bytes
+        call, limit = next(self._calls), self.limit_bytes
         too_much = limit is not None and _largest(usage_now()) > max(limit, self._again_bytes)
-        if too_much or (self.every is not None and call % self.every == 0):
-            self._clean(call)
-
-    def _clean(self, call: int) -> None:
-        if not self._cleaning.acquire(blocking=False):
+        is_due = too_much or (self.every is not None and call % self.every == 0)
+        if not is_due or not self._cleaning.acquire(blocking=False):
             return
         try:
             given = give_back()
         finally:
             self._cleaning.release()
         left = _largest(given.after)
-        self._again_bytes = int(left * 1.1) if self.limit_bytes is not None and left > self.limit_bytes else 0
+        self._again_bytes = int(left * 1.1) if limit is not None and left > limit else 0
         took = format_duration(given.took_s)
         logger.info("cleanup_after: %s, call %d: %s, in %s", self.name, call, given, took)
 

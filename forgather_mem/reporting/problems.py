@@ -366,9 +366,8 @@ def _device_place(report: RunReport) -> str:
 
 
 def _limit_bytes(report: RunReport, oom: OomReport) -> int:
-    if oom.where == "host":
-        return oom.limit_bytes or report.host.limit_bytes
-    return oom.limit_bytes or (report.device[0].total_bytes if report.device else 0)
+    of_device = report.device[0].total_bytes if report.device else 0
+    return oom.limit_bytes or (report.host.limit_bytes if oom.where == "host" else of_device)
 
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:

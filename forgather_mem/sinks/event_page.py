@@ -122,24 +122,25 @@ class EventPage:
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Write Markdown for the Text tab."""
-        out = self.ready()
-        if out is not None:
-            out.add(text_payload(tag, markdown, step, time.time()))
+        self.add(text_payload(tag, markdown, step, time.time()))
 
     def hparams(self, hparams: Mapping[str, HParam], metric_tags: Iterable[str]) -> None:
         """Show the run in the HParams tab, with its own tags as metrics."""
-        out = self.ready()
-        if out is not None:
-            self._hparams = True
-            for payload in hparams_payloads(hparams, metric_tags, time.time()):
-                out.add(payload)
+        self._hparams = self.add(*hparams_payloads(hparams, metric_tags, time.time()))
 
     def finished(self) -> None:
         """Mark the run shown by `hparams` as finished."""
-        out = self.ready() if self._hparams else None
-        if out is not None:
-            out.add(hparams_end_payload(time.time()))
+        if self._hparams and self.add(hparams_end_payload(time.time())):
             self._hparams = False
+
+    def add(self, *payloads: bytes) -> bool:
+        """Write these events; False while none can be written, which is counted."""
+        out = self.ready()
+        if out is None:
+            return False
+        for payload in payloads:
+            out.add(payload)
+        return True
 
     def close(self) -> None:
         """Close our own file, or flush the writer; the next write opens a new file."""

@@ -62,17 +62,14 @@ class Columns:
         self.tags = [tag_of(row, event, device) for row in self.metrics]
         self.factors = [row.factor for row in self.metrics]
         self.spiking: list[tuple[str, float, str, Callable[[float, float], bool], int]] = []
-        for index, row in enumerate(list(rows)):
-            if row.running:
-                beats = operator.lt if row.running == "min" else operator.gt
-                tag = _whole_tag(row.tag, device)
-                self.spiking.append((row.name, row.factor, tag, beats, index if of_a_step else -1))
-            if row.extreme_tag:
-                tag = _whole_tag(row.extreme_tag, device)
-                self.spiking.append((row.name, row.factor, tag, operator.gt, len(self.tags) if of_a_step else -1))
-                if of_a_step:
+        for row in list(rows):
+            if shown := row.tag if row.running else row.extreme_tag:
+                tag = _whole_tag(shown, device)
+                if of_a_step and not row.running:
                     self.tags.append(tag)
                     self.metrics.append(row)
+                beats = operator.lt if row.running == "min" else operator.gt
+                self.spiking.append((row.name, row.factor, tag, beats, self.tags.index(tag) if of_a_step else -1))
         self.extremes = [tag for _, _, tag, _, index in self.spiking if index >= 0]
 
     def numbers_so_far(self, values: Mapping[str, float], so_far: dict[str, float]) -> list[tuple[int, float]]:

@@ -199,10 +199,9 @@ class _Page(EventPage):
 
     def write_text(self, finding: Finding) -> None:
         self.text(f"mem_report/{finding.kind}", _markdown(finding), finding.step)
-        out = self.ready() if "report" in finding.data else None
-        if out is not None:
+        if "report" in finding.data:
             report = json.dumps(finding.data["report"], separators=(",", ":"))
-            out.add(report_payload(report.encode(), finding.step, time.time()))
+            self.add(report_payload(report.encode(), finding.step, time.time()))
 
     def close(self) -> None:
         if not self.is_over:

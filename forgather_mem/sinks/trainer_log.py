@@ -112,9 +112,8 @@ class _Window:
     def __init__(self, metric: Metric) -> None:
         self.metric = metric
         self.takes_lowest = metric.running == "min" or metric.name in _LOWEST
-        self._best: float | None = None
+        self._number: float | None = None  # of this window
         self._last: float | None = None
-        self._sum, self._is_new = 0.0, False
 
     def aside(self, sample: Sample) -> _Window:
         """Another that has taken this sample alone; a maximum of the run that it has seen is no rise for this one."""
@@ -128,28 +127,21 @@ class _Window:
         value = sample.values.get(self.metric.name)
         if value is None:
             return
-        metric = self.metric
+        metric, known = self.metric, self._number
         if metric.kind == FLOW:
-            self._sum += value
-        elif metric.kind == GAUGE:
-            if self.takes_lowest:
-                self._best = value if self._best is None else min(self._best, value)
-            elif metric.running != "max" or (self._last is not None and value > self._last):
-                # The run's maximum is meaningful for this window only if it rises in it.
-                self._best = value if self._best is None else max(self._best, value)
-        self._last, self._is_new = float(value), True
+            self._number = value + (known or 0.0)
+        elif metric.kind != GAUGE:
+            self._number = value
+        elif self.takes_lowest:
+            self._number = value if known is None else min(known, value)
+        elif metric.running != "max" or (self._last is not None and value > self._last):
+            # The run's maximum is meaningful for this window only if it rises in it.
+            self._number = value if known is None else max(known, value)
+        self._last = value
 
     def close(self) -> float | None:
         """The window's number in the tag's unit; None if there is none."""
-        if not self._is_new:
-            return None
-        if self.metric.kind == FLOW:
-            number: float | None = self._sum
-        elif self.metric.kind == GAUGE and (self._best is not None or self.metric.running == "max"):
-            number = self._best
-        else:
-            number = self._last
-        self._best, self._sum, self._is_new = None, 0.0, False
+        number, self._number = self._number, None
         return None if number is None else float(number * self.metric.factor)
 
 

@@ -92,7 +92,7 @@ def test_what_a_loop_does_beside_computing_is_not_done_and_is_named(tmp_path: Pa
     assert {*tree(tmp_path)} == before
     assert (tmp_path / "final.pt").read_text() == "trained"
     assert "train.py:" in result.out
-    assert "was not done: a plan acts on nothing." in result.out
+    assert "was not done (open 'final.pt'): a plan acts on nothing." in result.out
 
 
 @pytest.mark.slow

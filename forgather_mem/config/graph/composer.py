@@ -62,6 +62,9 @@ class Anchor(NamedTuple):
     scalars: int
 
 
+_OPEN: Final = Anchor(_MISSING, 0, 0)  # of what has not ended yet
+
+
 def mergeable(value: Value, mark: Mark) -> list[Written]:
     """The mappings that a merge key refers to, lowest precedence first."""
     nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
@@ -105,7 +108,6 @@ class Composer:
         self._frame: OpenNode | None = None  # the innermost
         self._plain: dict[str, object] = {}  # values of plain scalars; most of them repeat
         self._anchors: dict[str, Anchor] = {}
-        self._open: set[str] = set()
         self._tags: dict[str, Tag] = {}
         self._names: set[str] = set()
         self._left = budgets.nodes
@@ -169,9 +171,9 @@ class Composer:
         mark = mark_of(event)
         name = event.anchor or ""
         self._count(mark)
-        if name in self._open:
-            raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
         anchored = self._anchors.get(name)
+        if anchored is _OPEN:
+            raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
         if anchored is None:
             hint = did_you_mean(f"*{name}", [f"*{one}" for one in self._anchors]) or f"write &{name} where it is made"
             raise TemplateNodeError(mark, f"there is no anchor &{name} before this alias", hint)
@@ -196,7 +198,7 @@ class Composer:
         frame = OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars)
         self._nodes += 1
         if event.anchor is not None:
-            self._open.add(event.anchor)
+            self._anchors[event.anchor] = _OPEN
         self._frames.append(frame)
         self._frame = frame
 
@@ -214,7 +216,6 @@ class Composer:
             hint = "it uses aliases of aliases, which multiply"
             raise TemplateNodeError(frame.mark, f"written out without aliases this has more than {limit} nodes", hint)
         if frame.anchor is not None:
-            self._open.discard(frame.anchor)
             self._anchors[frame.anchor] = Anchor(node, nodes, scalars)
         self._attach(node, frame.mark)
 

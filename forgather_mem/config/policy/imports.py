@@ -105,15 +105,13 @@ def import_file(path: Path, searchpath: Sequence[Path] = ()) -> ModuleType:
     assert spec is not None  # the path ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    done = False
     try:
         # Not `exec_module`: it may take the bytecode of an earlier content, of the same second and size
         exec(compile(source, str(path), "exec", dont_inherit=True), module.__dict__)
-        done = True
-    finally:
-        if not done:
-            for loaded in [key for key in sys.modules if key == name or key.startswith(name + ".")]:
-                del sys.modules[loaded]
+    except BaseException:
+        for loaded in [key for key in sys.modules if is_within(key, name)]:
+            del sys.modules[loaded]
+        raise
     return module
 
 

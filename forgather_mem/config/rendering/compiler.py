@@ -345,13 +345,6 @@ class Job:
             at = self.parents.get(at.key)
 
 
-class _Key(str):
-    """A template's key on its way through generated code."""
-
-    __slots__ = ("source",)
-    source: Source
-
-
 @dataclass(slots=True)
 class Compiled:
     """A compiled template."""
@@ -396,7 +389,7 @@ class Compiler(Sandbox):
         return known.outline if known is not None else Outline()
 
     def find(self, name: object, key: str, used: str, line: int) -> str:
-        """The template that a name refers to in the template `key`; for a list, the first that exists."""
+        """The key of what a name refers to in the template `key`; for a list, of the first that exists."""
         by = self._compiled[key].source
         if isinstance(name, Undefined):
             str(name)  # raises an error of its own
@@ -417,9 +410,7 @@ class Compiler(Sandbox):
                 raise by.place(line, chain=chain()).error(error.message, hint=error.hint) from error
             if source is not None:
                 self.job.use(Load(source, used, by, line))
-                found = _Key(source.key)
-                found.source = source
-                return found
+                return source.key
         last = names[-1] if names else ""
 
         def explain() -> TemplateError:
@@ -430,9 +421,7 @@ class Compiler(Sandbox):
 
     def get_template(self, name: object, parent: str | None = None, globals: object = None) -> CompiledTemplate:  # noqa: A002
         """Called by generated code with the result of `find`."""
-        if not isinstance(name, _Key):
-            raise TypeError(f"{name!r} is not a template")
-        return self.compiled(name.source).template
+        return self.compiled(self.job.first[str(name)].source).template
 
     def compiled(self, source: Source) -> Compiled:
         """A template, compiled if it is new or has changed."""

@@ -85,12 +85,9 @@ def _trace(request: Request, text: str) -> SourceMap | None:
         return None
     if said["text"] != text or said["map"] is None:
         return None
-    starts, pieces, origins = said["map"]
-    return SourceMap(text, starts, pieces, [_origin(*origin) for origin in origins])
-
-
-def _origin(name: str, first_line: int, lines: list[str], block_names: list[str], chain: list[str]) -> Origin:
-    return Origin(Source(name, name, name, None, first_line, lines), block_names, chain)
+    starts, pieces, told = said["map"]
+    origins = [Origin(Source(name, name, name, None, line, lines), *how) for name, line, lines, *how in told]
+    return SourceMap(text, starts, pieces, origins)
 
 
 def _answer(request: Request) -> _Answer:
