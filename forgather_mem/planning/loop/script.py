@@ -432,8 +432,8 @@ class Loop:
         self.log.kept = held[KEPT]
         notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
-        plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows, untrained=untrained)
+        plan = plan_of_log(self.log, shapes, notes, self.mode.host)
+        return replace(plan, accumulation=batches, passes=self.each, all_rows=self.all_rows, untrained=untrained)
 
 
 def _state_of(gradient: torch.Tensor | None) -> list[int]:
