@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
@@ -27,7 +26,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
-from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, with_sides
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
@@ -178,7 +177,10 @@ class _Planner:
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
-                self.own = self._without_grown(self._plan({}))
+                self.own = self._plan({})
+                if failed.grown[0]:  # it counts by what was measured
+                    kept = {number for one in self.own.trace.kept for number in one.numbers}
+                    self.own = replace(self.own, trace=self.own.trace.without(kept))
                 if loop is not None:
                     loop.learn(self.own, failed.rows)
                 self._room_bytes = self._room()
@@ -256,11 +258,6 @@ class _Planner:
                 text = f"keep {f'at most {most:,} of its entries' if most else 'nothing'} in {kept.name}"
                 change = doing(text, "from step to step", **{kept.name: most})
                 yield -1 if most else NUMBERS, self._with_peak(change, need + most * each)
-
-    def _without_grown(self, planned: Plan) -> Plan:
-        """What has grown counts by what was measured."""
-        numbers = {one for kept in planned.trace.kept for one in kept.numbers} if self._failed.grown[0] else set[int]()
-        return replace(planned, trace=planned.trace.without(numbers))
 
     def _with_peak(self, change: Change, need: float) -> Change:
         """With all that is beside it."""
@@ -442,12 +439,4 @@ def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None,
     if length is not None and was is not None:
         sides = {was: was} | sides
         sides = {old: length if new == was else new for old, new in sides.items()}
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        for place in range(1, tensor.dim()):
-            old = tensor.size(place)
-            if old in sides:
-                tensor = tensor.index_select(place, torch.arange(sides[old]) % old)
-        return tensor
-
-    return tree_map_only(torch.Tensor, change, batch) if sides else batch
+    return with_sides(batch, lambda place: sides if place else {}) if sides else batch

@@ -168,7 +168,7 @@ class Pretending(TorchDispatchMode):
         return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
 
     def _pretend(self, func: Operation, args: Arguments, keywords: Keywords) -> object:
-        if _is_view(func) and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
+        if func.is_view and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
             return func(*args, **keywords) if result is NotImplemented else result
@@ -253,7 +253,7 @@ class Pretending(TorchDispatchMode):
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None) -> object:
-        if key in self._small or func._schema.is_mutable or _is_view(func):
+        if key in self._small or func._schema.is_mutable or func.is_view:
             return func(*args, **keywords)
         size = 0
         with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
@@ -332,13 +332,6 @@ _GREATEST: dict[Operation, Callable[..., object]] = {
     torch.ops.aten.masked_select.default: lambda n, *of: of[0].new_empty(n(torch.broadcast_tensors(*of)[0].numel())),
     torch.ops.aten._ctc_loss.Tensor: _alignments,
 }
-
-
-@functools.cache
-def _is_view(func: Operation) -> bool:
-    """Whether its result is the memory of its first argument, unchanged."""
-    returned = [one.alias_info for one in func._schema.returns]
-    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
 
 
 def _written(func: Operation, args: Arguments, keywords: Keywords) -> list[torch.Tensor]:
