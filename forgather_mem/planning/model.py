@@ -79,11 +79,10 @@ class Emptied:
         Raises:
             PlanError: if a parameter is of a kind that can't be planned.
         """
-        with torch.no_grad():
-            for whole, shard in empty_shards(model, self._mode.unknown):
-                shard.__dict__.update(whole.__dict__)
-                self._new[whole] = shard
-                self._log.saw(shard, "parameters")
+        for whole, shard in empty_shards(model, self._mode.unknown):
+            shard.__dict__.update(whole.__dict__)
+            self._new[whole] = shard
+            self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.UninitializedParameter):
                 raise PlanError(f"{name} has no size before the first batch: run one before you plan")
@@ -94,20 +93,16 @@ class Emptied:
 
     def leaves(self, tensors: Iterable[torch.Tensor]) -> None:
         """What is trained and is in no model."""
-        with torch.no_grad():
-            for tensor in tensors:
-                self._parameter(tensor, "parameters")
+        for tensor in tensors:
+            self._parameter(tensor, "parameters")
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Give it the emptied parameters; its state, if it has one already, loses its values, too."""
-        with torch.no_grad():
-            for group in optimizer.param_groups:
-                group["params"] = [self._new.get(parameter, parameter) for parameter in group["params"]]
-            for parameter in list(optimizer.state):
-                new = self._new.get(parameter)
-                if new is not None:
-                    state = optimizer.state.pop(parameter)
-                    optimizer.state[new] = {key: self._state_of(value) for key, value in state.items()}
+        for group in optimizer.param_groups:
+            group["params"] = [self._new.get(parameter, parameter) for parameter in group["params"]]
+        for parameter in [one for one in optimizer.state if one in self._new]:
+            state = optimizer.state.pop(parameter)
+            optimizer.state[self._new[parameter]] = {key: self._state_of(value) for key, value in state.items()}
 
     def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
@@ -140,22 +135,20 @@ class Emptied:
             if is_other and id(tensor) not in own and not log.knows(tensor):
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
-        del held, modules
         gc.freeze()  # a Trainer collects garbage before it trains
         return {root: size for root, size in sizes.items() if size >= MIB}
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
-        with torch.no_grad():
-            for module in modules:
-                for key, old in module._parameters.items():
-                    if old is not None:
-                        module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
-                for key, buffer in module._buffers.items():
-                    if buffer is not None:
-                        new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
-                        module._buffers[key] = new
-                        self._log.saw(new, part)
+        for module in modules:
+            for key, old in module._parameters.items():
+                if old is not None:
+                    module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
+                    module._buffers[key] = new
+                    self._log.saw(new, part)
 
     def _state_of(self, value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim():
