@@ -271,7 +271,6 @@ class _Planner:
         """
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
-        length = length if isinstance(length, int) else None
         batch = _settings(self._training, self._loop).number("per_device_train_batch_size")
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
@@ -324,14 +323,11 @@ class _Planner:
         nearest = self._request(row, wanted, taken)
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
-        shown = [
-            one
-            for found in self._taken(own)[: 1 if failed.is_first_step else None]
-            for one in found
-            if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
-        ]
+        rounds = self._taken(own)[: 1 if failed.is_first_step else None]
+        alike = [one for found in rounds for one in found if one.size == nearest.size]
+        shown = [one.bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown[1]) if shown else room
+        return min(room, max(shown) - _others(own.parts) + failed.grown[1]) if shown else room
 
     def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
         names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}

@@ -81,7 +81,7 @@ class Emptied:
         """
         for whole, shard in empty_shards(model, self._mode.unknown):
             shard.__dict__.update(whole.__dict__)
-            self._new[whole] = shard
+            self._new[whole] = self._new[shard] = shard
             self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.UninitializedParameter):
@@ -91,10 +91,19 @@ class Emptied:
                 raise PlanError(f"{name} is a {kind}: quantized and sharded weights can't be planned")
         self._modules(list(model.modules()), "parameters")
 
-    def leaves(self, tensors: Iterable[torch.Tensor]) -> None:
-        """What is trained and is in no model."""
-        for tensor in tensors:
-            self._parameter(tensor, "parameters")
+    def parameter(self, old: torch.Tensor, part: str = "parameters") -> torch.Tensor:
+        """Take its values, also where it is in no model; what stands in its place."""
+        if isinstance(old, FakeTensor):  # by another model that has it
+            return old
+        if old not in self._new:
+            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
+            new.__dict__.update(old.__dict__)
+            swap(old, new)
+            new.grad = None
+            self._new[old] = old
+            self._log.saw(old, part)
+            self._log.shares(new, old)
+        return self._new[old]
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Give it the emptied parameters; its state, if it has one already, loses its values, too."""
@@ -126,7 +135,7 @@ class Emptied:
             return not is_new or (type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over)
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
-        own = {id(one) for one in self._new.values()}
+        own = set(map(id, self._new))
         sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
         for tensor in held:
@@ -143,7 +152,7 @@ class Emptied:
         for module in modules:
             for key, old in module._parameters.items():
                 if old is not None:
-                    module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
+                    module._parameters[key] = self.parameter(old, part)  # type: ignore[assignment]
             for key, buffer in module._buffers.items():
                 if buffer is not None:
                     new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
@@ -156,19 +165,6 @@ class Emptied:
         for tensor in tensors_among(value):
             self._log.saw(tensor, "optimizer")
         return value
-
-    def _parameter(self, old: torch.Tensor, part: str) -> torch.Tensor:
-        if isinstance(old, FakeTensor):  # by another model that has it
-            return old
-        if old not in self._new:
-            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
-            new.__dict__.update(old.__dict__)
-            swap(old, new)
-            new.grad = None
-            self._new[old] = old
-            self._log.saw(old, part)
-            self._log.shares(new, old)
-        return self._new[old]
 
 
 def holders_of(

@@ -8,7 +8,6 @@ comes of them is computed, too.
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._library.utils import zip_schema
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -336,11 +336,5 @@ _GREATEST: dict[Operation, Callable[..., object]] = {
 
 def _written(func: Operation, args: Arguments, keywords: Keywords) -> list[torch.Tensor]:
     """The tensors that it writes into."""
-    found = [args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)]
-    return list(tensors_among(found))
-
-
-@functools.cache
-def _written_places(func: Operation) -> tuple[tuple[int, str], ...]:
-    infos = [(place, one.name, one.alias_info) for place, one in enumerate(func._schema.arguments)]
-    return tuple((place, name) for place, name, info in infos if info is not None and info.is_write)
+    infos = ((one.alias_info, value) for one, value in zip_schema(func._schema, (*args,), {**keywords}))
+    return list(tensors_among([value for info, value in infos if info is not None and info.is_write]))

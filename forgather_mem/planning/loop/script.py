@@ -223,7 +223,8 @@ class Loop:
         with torch.no_grad():
             for model in models:
                 emptied.model(model)
-            emptied.leaves(leaves)
+            for leaf in leaves:
+                emptied.parameter(leaf)
             for optimizer in optimizers:
                 emptied.optimizer(optimizer)
             self._others.update(emptied.others(alive, self.log, replaced))
