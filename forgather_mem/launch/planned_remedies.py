@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
@@ -27,7 +26,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import Taken, taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
-from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted
+from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, with_sides
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
@@ -181,7 +180,10 @@ class _Planner:
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
-                self.own = self._without_grown(self._plan({}))
+                self.own = self._plan({})
+                if failed.grown[0]:  # it counts by what was measured
+                    kept = {number for one in self.own.trace.kept for number in one.numbers}
+                    self.own = replace(self.own, trace=self.own.trace.without(kept))
                 if loop is not None:
                     loop.learn(self.own, failed.rows)
                 self._room_bytes = self._room()
@@ -260,11 +262,6 @@ class _Planner:
                 change = doing(text, "from step to step", **{kept.name: most})
                 yield -1 if most else NUMBERS, self._with_peak(change, need + most * each)
 
-    def _without_grown(self, planned: Plan) -> Plan:
-        """What has grown counts by what was measured."""
-        numbers = {one for kept in planned.trace.kept for one in kept.numbers} if self._failed.grown[0] else set[int]()
-        return replace(planned, trace=planned.trace.without(numbers))
-
     def _with_peak(self, change: Change, need: float) -> Change:
         """With all that is beside it."""
         return replace(change, predicted_bytes=round(need) + self._failed.limit_bytes - self._room_bytes)
@@ -277,7 +274,6 @@ class _Planner:
         """
         arguments: dict[str, Any] = dict(changed)
         length, filtered = arguments.pop("max_length", None), arguments.pop(_ARGMAX, None)
-        length = length if isinstance(length, int) else None
         batch = _settings(self._training, self._loop).number("per_device_train_batch_size")
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
@@ -330,14 +326,11 @@ class _Planner:
         nearest = self._request(row, wanted, taken)
         if failed.on_device:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
-        shown = [
-            one
-            for found in self._taken(own)[: 1 if failed.is_first_step else None]
-            for one in found
-            if one.size == nearest.size and abs(one.before_bytes - nearest.before_bytes) <= tolerated
-        ]
+        rounds = self._taken(own)[: 1 if failed.is_first_step else None]
+        alike = [one for found in rounds for one in found if one.size == nearest.size]
+        shown = [one.bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
         # The failure itself was too much: where less is told of it, it is so of other plans
-        return min(room, max(one.bytes for one in shown) - _others(own.parts) + failed.grown[1]) if shown else room
+        return min(room, max(shown) - _others(own.parts) + failed.grown[1]) if shown else room
 
     def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
         names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
@@ -445,12 +438,4 @@ def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None,
     if length is not None and was is not None:
         sides = {was: was} | sides
         sides = {old: length if new == was else new for old, new in sides.items()}
-
-    def change(tensor: torch.Tensor) -> torch.Tensor:
-        for place in range(1, tensor.dim()):
-            old = tensor.size(place)
-            if old in sides:
-                tensor = tensor.index_select(place, torch.arange(sides[old]) % old)
-        return tensor
-
-    return tree_map_only(torch.Tensor, change, batch) if sides else batch
+    return with_sides(batch, lambda place: sides if place else {}) if sides else batch

@@ -74,17 +74,17 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     tried = [one._replace(changes=changes) for one in asked for changes in ({}, *ways.values())]
     try:
         made = side_by_side([_once(one) for one in tried], begin)
-        if failed := [one for one in made[:: len(ways) + 1] if isinstance(one, PlanError)]:
+        each = [made[at : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
+        if failed := [own for own, *_ in each if isinstance(own, PlanError)]:
             raise failed[0]
-        plans = cast(list[Plan], made[:: len(ways) + 1])
+        plans = [cast(Plan, own) for own, *_ in each]
         texts = [one.text() for one in plans]
         settings = settings_of_training(trainer.args, trainer.model, trainer.optimizer) if trainer else {}
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
             card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
-            others = [made[at + 1 : at + 1 + len(ways)] for at in range(0, len(made), 1 + len(ways))]
-            instead = [dict(zip(ways, others_of_one, strict=True)) for others_of_one in others]
+            instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
             cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]

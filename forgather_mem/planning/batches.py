@@ -116,19 +116,31 @@ def resized(batch: Batch, rows: int | None, length: int | None) -> Batch:
     now = shape_of(batch)[:2]
     wanted = (rows or now[0], length if now[1] else None)
 
+    sides = [{old: new} if old and new else {} for old, new in zip(now, wanted, strict=True)]
+    return batch if wanted == now else with_sides(batch, lambda place: sides[place] if place < len(sides) else {})
+
+
+def with_sides(batch: Batch, sides_of: Callable[[int], Mapping[int, int]]) -> Batch:
+    """The batch with its tensors repeated, or cut, along sides of certain sizes.
+
+    Args:
+        batch: The same.
+        sides_of: For the first sides of tensors, 0, the second ones and so on, what is to be made of which size.
+    """
+
     def change(value: object) -> object:
         if isinstance(value, torch.Tensor):
-            for place, (old, new) in enumerate(zip(now, wanted, strict=True)):
-                if old and new and value.dim() > place and value.size(place) == old:
-                    value = value.index_select(place, torch.arange(new) % old)
+            for place, old in enumerate(value.shape):
+                if old in sides_of(place):
+                    value = value.index_select(place, torch.arange(sides_of(place)[old]) % old)
             return value
         if isinstance(value, Mapping):
             return type(value)({key: change(one) for key, one in value.items()})  # type: ignore[call-arg]
-        if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-            return type(value)(change(one) for one in value)
+        if isinstance(value, list | tuple):
+            return getattr(type(value), "_make", type(value))(map(change, value))
         return value
 
-    return batch if wanted == now else cast(Batch, change(batch))
+    return cast(Batch, change(batch))
 
 
 def looked_at(

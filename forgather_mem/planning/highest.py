@@ -36,11 +36,7 @@ def begun_highest_plan(made: Callable[[StandIns], Attempt]) -> Callable[[], Plan
     not_done: Lines = {}
     wait = begun_in_a_child(partial(made, StandIns()), not_done=not_done)
 
-    def found() -> Plan:
-        plan = _highest(wait(), made, not_done)
-        return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
-
-    return found
+    return lambda: _highest(wait(), made, not_done)
 
 
 def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Lines) -> Plan:
@@ -74,7 +70,8 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
     if not masks_matter:
         best.answers.masks.clear()
-    return best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
+    plan = best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
+    return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
 
 
 def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:

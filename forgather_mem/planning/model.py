@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from queue import Queue
 from typing import TypeVar
@@ -71,8 +71,7 @@ class Emptied:
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
-        self._new: dict[int, torch.Tensor] = {}  # by the id of the old one, which stays alive in `_old`
-        self._old: list[torch.Tensor] = []
+        self._new: dict[torch.Tensor, torch.Tensor] = {}  # by the old one
 
     def model(self, model: nn.Module) -> None:
         """Take its values.
@@ -80,36 +79,39 @@ class Emptied:
         Raises:
             PlanError: if a parameter is of a kind that can't be planned.
         """
-        with torch.no_grad():
-            for whole, shard in empty_shards(model, self._mode.unknown):
-                shard.__dict__.update(whole.__dict__)
-                self._new[id(whole)] = shard
-                self._old.append(whole)
-                self._log.saw(shard, "parameters")
+        for whole, shard in empty_shards(model, self._mode.unknown):
+            shard.__dict__.update(whole.__dict__)
+            self._new[whole] = self._new[shard] = shard
+            self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.UninitializedParameter):
                 raise PlanError(f"{name} has no size before the first batch: run one before you plan")
-            if type(parameter) not in (FakeTensor, torch.Tensor, nn.Parameter) and id(parameter) not in self._new:
+            if type(parameter) not in _PLAIN and parameter not in self._new:
                 kind = type(parameter).__name__
                 raise PlanError(f"{name} is a {kind}: quantized and sharded weights can't be planned")
         self._modules(list(model.modules()), "parameters")
 
-    def leaves(self, tensors: Iterable[torch.Tensor]) -> None:
-        """What is trained and is in no model."""
-        with torch.no_grad():
-            for tensor in tensors:
-                self._parameter(tensor, "parameters")
+    def parameter(self, old: torch.Tensor, part: str = "parameters") -> torch.Tensor:
+        """Take its values, also where it is in no model; what stands in its place."""
+        if isinstance(old, FakeTensor):  # by another model that has it
+            return old
+        if old not in self._new:
+            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
+            new.__dict__.update(old.__dict__)
+            swap(old, new)
+            new.grad = None
+            self._new[old] = old
+            self._log.saw(old, part)
+            self._log.shares(new, old)
+        return self._new[old]
 
     def optimizer(self, optimizer: Optimizer) -> None:
         """Give it the emptied parameters; its state, if it has one already, loses its values, too."""
-        with torch.no_grad():
-            for group in optimizer.param_groups:
-                group["params"] = [self._new.get(id(parameter), parameter) for parameter in group["params"]]
-            for parameter in list(optimizer.state):
-                new = self._new.get(id(parameter))
-                if new is not None:
-                    state = optimizer.state.pop(parameter)
-                    optimizer.state[new] = {key: self._state_of(value) for key, value in state.items()}
+        for group in optimizer.param_groups:
+            group["params"] = [self._new.get(parameter, parameter) for parameter in group["params"]]
+        for parameter in [one for one in optimizer.state if one in self._new]:
+            state = optimizer.state.pop(parameter)
+            optimizer.state[self._new[parameter]] = {key: self._state_of(value) for key, value in state.items()}
 
     def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
@@ -129,11 +131,11 @@ class Emptied:
             passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
 
         def is_taken(one: torch.Tensor | None) -> bool:
-            is_new = one is not None and id(one) not in self._new
+            is_new = one is not None and one not in self._new
             return not is_new or (type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over)
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
-        own = {id(one) for one in self._new.values()}
+        own = set(map(id, self._new))
         sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
         for tensor in held:
@@ -142,22 +144,20 @@ class Emptied:
             if is_other and id(tensor) not in own and not log.knows(tensor):
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
-        del held, modules
         gc.freeze()  # a Trainer collects garbage before it trains
         return {root: size for root, size in sizes.items() if size >= MIB}
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
-        with torch.no_grad():
-            for module in modules:
-                for key, old in module._parameters.items():
-                    if old is not None:
-                        module._parameters[key] = self._parameter(old, part)  # type: ignore[assignment]
-                for key, buffer in module._buffers.items():
-                    if buffer is not None:
-                        new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
-                        module._buffers[key] = new
-                        self._log.saw(new, part)
+        for module in modules:
+            for key, old in module._parameters.items():
+                if old is not None:
+                    module._parameters[key] = self.parameter(old, part)  # type: ignore[assignment]
+            for key, buffer in module._buffers.items():
+                if buffer is not None:
+                    new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)
+                    module._buffers[key] = new
+                    self._log.saw(new, part)
 
     def _state_of(self, value: object) -> object:
         if isinstance(value, torch.Tensor) and value.dim():
@@ -165,20 +165,6 @@ class Emptied:
         for tensor in tensors_among(value):
             self._log.saw(tensor, "optimizer")
         return value
-
-    def _parameter(self, old: torch.Tensor, part: str) -> torch.Tensor:
-        if isinstance(old, FakeTensor):  # by another model that has it
-            return old
-        if id(old) not in self._new:
-            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
-            new.__dict__.update(old.__dict__)
-            swap(old, new)
-            new.grad = None
-            self._new[id(old)] = old
-            self._old.append(new)
-            self._log.saw(old, part)
-            self._log.shares(new, old)
-        return self._new[id(old)]
 
 
 def holders_of(
@@ -196,33 +182,33 @@ def holders_of(
     """
     from forgather_mem.heap.reachable import MANY, ReachableGraph  # in the child that plans alone
 
-    names, by_id = dict[nn.Module, str](), {id(one): one for one in modules}
-    found, lengths = defaultdict[tuple[str, str], set[int]](set), dict[tuple[str, str], int]()
-    left = {key: kind for kind, numbers in kinds.items() for key in numbers}
-    walk = ReachableGraph.walk() if modules or left else ReachableGraph()
+    names = {module: type(module).__name__ for module in modules}
+    unnamed, left = {id(one): one for one in modules}, {key: kind for kind, of in kinds.items() for key in of}
+    found: dict[tuple[str, str], tuple[object, set[int]]] = {}  # by kind and name: the container, and its storages
+    walk = ReachableGraph.walk() if unnamed or left else ReachableGraph()
     for at, node in enumerate(walk.nodes):
-        if (module := by_id.get(id(node))) is not None:
-            names.setdefault(module, in_peoples_words(walk.path(at)))
+        if (module := unnamed.pop(id(node), None)) is not None:
+            names[module] = in_peoples_words(walk.path(at))
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
-        inside = tensors_among(list(node)) if is_long else [node]
-        plain = (one for one in inside if type(one) in _PLAIN and one.layout == torch.strided)
-        for key in {one.untyped_storage()._cdata for one in plain if left}:
-            if kind := left.pop(key, ""):
-                holder, above = (kind, in_peoples_words(walk.path(at).partition("[")[0])), at
-                found[holder].add(kinds[kind][key])
-                while "[" in walk.path(above):
-                    above = walk.parent(above)
-                container = walk.nodes[above]
-                lengths[holder] = len(container) if isinstance(container, list | deque) else 0
+        for key in left.keys() & _storages_of(tensors_among(list(node)) if is_long else [node]):
+            above, kind = at, left.pop(key)
+            while "[" in walk.path(above):
+                above = walk.parent(above)
+            holder = kind, in_peoples_words(walk.path(above))
+            found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
     held: dict[str, list[Kept]] = {kind: [] for kind in kinds}
-    for (kind, name), numbers in found.items():
-        one = Kept(name, lengths[kind, name], sum(map(sizes.__getitem__, numbers)), numbers)
+    for (kind, name), (container, numbers) in found.items():
+        num_items = len(container) if isinstance(container, list | deque) else 0
+        one = Kept(name, num_items, sum(sizes[number] for number in numbers), numbers)
         held[kind] += [one] * (one.num_bytes >= MIB)
-    for rows in held.values():
-        rows.sort(key=lambda one: -one.num_bytes)
-    return {module: names.get(module, type(module).__name__) for module in modules}, held
+    return names, {kind: sorted(rows, key=lambda one: -one.num_bytes) for kind, rows in held.items()}
+
+
+def _storages_of(found: Iterable[torch.Tensor]) -> set[int]:
+    """Of these, by `_cdata`; what else a walk has found has none."""
+    return {one.untyped_storage()._cdata for one in found if type(one) in _PLAIN and one.layout == torch.strided}
 
 
 def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:

@@ -8,7 +8,6 @@ comes of them is computed, too.
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, TypeAlias, cast
 
 import torch
+from torch._library.utils import zip_schema
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -168,7 +168,7 @@ class Pretending(TorchDispatchMode):
         return bool(self._overwritten) and tensor.untyped_storage()._cdata in self._overwritten
 
     def _pretend(self, func: Operation, args: Arguments, keywords: Keywords) -> object:
-        if _is_view(func) and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
+        if func.is_view and not isinstance(args[0], FakeTensor):  # of a tensor whose values no longer count
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
             return func(*args, **keywords) if result is NotImplemented else result
@@ -253,7 +253,7 @@ class Pretending(TorchDispatchMode):
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None) -> object:
-        if key in self._small or func._schema.is_mutable or _is_view(func):
+        if key in self._small or func._schema.is_mutable or func.is_view:
             return func(*args, **keywords)
         size = 0
         with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
@@ -334,20 +334,7 @@ _GREATEST: dict[Operation, Callable[..., object]] = {
 }
 
 
-@functools.cache
-def _is_view(func: Operation) -> bool:
-    """Whether its result is the memory of its first argument, unchanged."""
-    returned = [one.alias_info for one in func._schema.returns]
-    return bool(returned) and all(alias is not None and not alias.is_write for alias in returned)
-
-
 def _written(func: Operation, args: Arguments, keywords: Keywords) -> list[torch.Tensor]:
     """The tensors that it writes into."""
-    found = [args[place] if place < len(args) else keywords.get(name) for place, name in _written_places(func)]
-    return list(tensors_among(found))
-
-
-@functools.cache
-def _written_places(func: Operation) -> tuple[tuple[int, str], ...]:
-    infos = [(place, one.name, one.alias_info) for place, one in enumerate(func._schema.arguments)]
-    return tuple((place, name) for place, name, info in infos if info is not None and info.is_write)
+    infos = ((one.alias_info, value) for one, value in zip_schema(func._schema, (*args,), {**keywords}))
+    return list(tensors_among([value for info, value in infos if info is not None and info.is_write]))

@@ -133,15 +133,7 @@ def _bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
 PLANS = Beside[Plan]()
 
 
-def plan_of_log(
-    log: StorageLog,
-    shapes: Sequence[PlannedShape] = (),
-    notes: Iterable[str] = (),
-    host: StorageLog | None = None,
-    *,
-    accumulation: int = 1,
-    passes: int = 1,
-) -> Plan:
+def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable[str], host: StorageLog | None) -> Plan:
     """The plan that two logged steps come to, with the first of these batches where the log has none.
 
     `host` has what goes to the host.
@@ -154,8 +146,6 @@ def plan_of_log(
         phase=highest.phase,
         step=highest.step,
         **next((one for one in (batch, *(shapes if highest.phase != "data" else ())) if one.rows), batch)._asdict(),
-        accumulation=accumulation,
-        passes=passes,
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row, _ in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=tuple(row for row, _ in found),

@@ -32,6 +32,7 @@ from typing import Any, Generic, NoReturn, TypeVar
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING, Lines, act_on_nothing
+from forgather_mem.planning.isolation.processes import proc_file
 from forgather_mem.system.forks import FIRST_IN_CHILD
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import PLANNER
@@ -225,11 +226,9 @@ def without_handlers(end: Callable[[int, object], object] | signal.Handlers = si
 
 def _processor_time_of(pid: int) -> list[bytes]:
     """That of the process, and of its own, as far as the kernel tells them."""
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        used = file.read().rpartition(b") ")[2].split()[11:15]
-    with suppress(OSError), open(f"/proc/{pid}/task/{pid}/children", "rb") as file:
-        for child in file.read().split():
-            used += _processor_time_of(int(child))
+    used = proc_file(pid, "stat").rpartition(b") ")[2].split()[11:15]
+    for child in proc_file(pid, f"task/{pid}/children").split():
+        used += _processor_time_of(int(child))
     return used
 
 

@@ -15,8 +15,8 @@ def end_processes(folder: str, spared: set[int] | frozenset[int] = frozenset()) 
     for _ in range(20):
         others = {*spared}
         for pid in sorted(map(int, filter(str.isdecimal, os.listdir("/proc")))):
-            state, parent, *_ = *_proc_file(pid, "stat").rpartition(b") ")[2].split(), b"Z", b"-1"
-            is_marked = mark in _proc_file(pid, "environ").split(b"\0")  # a child may be without variables
+            state, parent, *_ = *proc_file(pid, "stat").rpartition(b") ")[2].split(), b"Z", b"-1"
+            is_marked = mark in proc_file(pid, "environ").split(b"\0")  # a child may be without variables
             if state != b"Z" and (parent in {b"%d" % one for one in others} or is_marked):
                 others.add(pid)
         if others <= spared:
@@ -26,7 +26,7 @@ def end_processes(folder: str, spared: set[int] | frozenset[int] = frozenset()) 
                 os.kill(pid, signal.SIGKILL)
 
 
-def _proc_file(pid: int, what: str) -> bytes:
+def proc_file(pid: int, what: str) -> bytes:
     """What the kernel tells of a process; nothing of one that is gone or not ours."""
     try:
         with open(f"/proc/{pid}/{what}", "rb") as file:

@@ -16,7 +16,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
@@ -72,7 +72,7 @@ class Ahead:
         self._largest, self._most = defaultdict[Hashable, list[tuple[int, ...]]](list), Counter[Hashable]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
         self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
-        self._optimizers, self._kinds = WeakSet[Optimizer](), set[str]()
+        self._kinds = set[str]()  # of optimizers that have stepped
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         self.is_stepping, self._is_called, self.has_looked = False, False, False
         self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
@@ -269,7 +269,6 @@ class Ahead:
 
     def _stepped(self, optimizer: Optimizer, *_: object) -> None:
         self.is_stepping = False
-        self._optimizers.add(optimizer)
         kind = type(optimizer).__name__
         if kind not in self._kinds:  # at first it may take less than what was before it
             self._kinds.add(kind)
@@ -309,7 +308,7 @@ class Ahead:
 
     def _resume(self) -> None:
         """Plan again, if something new is a round away."""
-        a_round = max(1, len(self._optimizers))
+        a_round = max(1, len(self._loop.rounds.optimizers))
         if self._todo and self.steps >= self._todo[0] - a_round:
             while self._todo and self._todo[0] <= self.steps + 2 * a_round:
                 self._planned_to = self._todo.pop(0)

@@ -220,12 +220,14 @@ class Loop:
             replaced: A batch that is planned in another size.
         """
         emptied = Emptied(self.mode, self.log if log is None else log)
-        for model in models:
-            emptied.model(model)
-        emptied.leaves(leaves)
-        for optimizer in optimizers:
-            emptied.optimizer(optimizer)
-        self._others.update(emptied.others(alive, self.log, replaced))
+        with torch.no_grad():
+            for model in models:
+                emptied.model(model)
+            for leaf in leaves:
+                emptied.parameter(leaf)
+            for optimizer in optimizers:
+                emptied.optimizer(optimizer)
+            self._others.update(emptied.others(alive, self.log, replaced))
         prepare_ranks(models, self.mode, self.notes)
 
     def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
@@ -341,7 +343,8 @@ class Loop:
         parameters = list(module.parameters())
         # Made since, not gathered by `fully_shard`
         if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
-            Emptied(self.mode, self.log).model(module)
+            with torch.no_grad():
+                Emptied(self.mode, self.log).model(module)
             self._models.add(module)
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
@@ -432,8 +435,8 @@ class Loop:
         self.log.kept = held[KEPT]
         notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
         shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
-        plan = plan_of_log(self.log, shapes, notes, self.mode.host, accumulation=batches, passes=self.each)
-        return replace(plan, all_rows=self.all_rows, untrained=untrained)
+        plan = plan_of_log(self.log, shapes, notes, self.mode.host)
+        return replace(plan, accumulation=batches, passes=self.each, all_rows=self.all_rows, untrained=untrained)
 
 
 def _state_of(gradient: torch.Tensor | None) -> list[int]:
