@@ -108,6 +108,12 @@ def make_trainer(
     return trainer
 
 
+def ours_in(*owners: object) -> list[str]:
+    """The attributes whose values are objects of ours."""
+    values = ((name, value) for owner in owners for name, value in vars(owner).items())
+    return sorted(name for name, value in values if type(value).__module__.startswith("forgather_mem"))
+
+
 def patches_in(trainer: Any) -> list[str]:
     """The methods of a trainer, of its parts and of its callbacks that are wrapped by us, but for those that stay."""
     handler = trainer.callback_handler
