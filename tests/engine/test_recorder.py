@@ -1,10 +1,10 @@
-"""The open record and what belongs to it; the works of a run, which begin, stand in for others, and end in order."""
+"""The works of a run, which begin, stand in for others, and end in order."""
 
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from forgather_mem.engine.recorder import FLOWS, OpenRecord, WorkSet
+from forgather_mem.engine.recorder import WorkSet
 from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
@@ -13,28 +13,6 @@ RUN: Any = Run(RunFacts())
 RUN.device = 3
 SAMPLE = Sample("step_end", 1, None, 0.0, {})
 MOMENT = Moment("step_end", 1, None, None, None, None, {}, RUN)
-
-
-def moment(event: str, step: int) -> Moment:
-    return Moment(event, step, 0.5, None, None, None, {}, RUN)
-
-
-def test_a_gauge_is_the_last_value_and_a_flow_the_sum_of_its_record() -> None:
-    record = OpenRecord()
-    assert {"cache/freed_bytes", "gc/pause_s"} <= FLOWS
-    record.begin(moment("step_end", 7))
-    for number in (1.0, 2.0):
-        record.add({"host/rss_bytes": number, "cache/freed_bytes": number})
-    first = record.freeze()
-    record.begin(moment("save", 7))
-    record.add({"cache/freed_bytes": 4.0})
-    second = record.freeze()
-    record.begin(moment("step_end", 8))
-    record.add({"cache/freed_bytes": 8.0})
-    third = record.freeze()
-    assert first is not None
-    assert dict(first.values) == {"host/rss_bytes": 2.0, "cache/freed_bytes": 3.0}
-    assert [sample.values["cache/freed_bytes"] for sample in (second, third) if sample is not None] == [4.0, 8.0]
 
 
 class Work:
