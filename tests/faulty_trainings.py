@@ -17,7 +17,7 @@ from forgather_mem import callbacks as our
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.telemetry.records import Moment, Sample
-from tests.training import fingerprint, make_trainer
+from tests.training import fingerprint, make_trainer, patches_in
 
 STEPS = 6
 ALL_METRICS = ["host", "device", "phases", "gc", "workers", "tensors"]
@@ -110,16 +110,9 @@ def trainer_training(callbacks: list[TrainerCallback], folder: Path) -> Any:
         save_total_limit=1,
     )
     trainer.train()
-    owners = (trainer, trainer.callback_handler, trainer.accelerator, *trainer.callback_handler.callbacks)
-    left = sorted(
-        name
-        for owner in owners
-        for name, value in vars(owner).items()
-        if type(value).__name__ == "MethodPatch" and name not in ("_inner_training_loop", "__getstate__")
-    )
     logged = [{name: entry[name] for name in entry if "loss" in name} for entry in trainer.state.log_history]
     hooks = sum(map(len, _hooks_of(trainer.optimizer.optimizer)))
-    return trainer.state.global_step, fingerprint(trainer), logged, repr(trainer.control), left, hooks
+    return trainer.state.global_step, fingerprint(trainer), logged, repr(trainer.control), patches_in(trainer), hooks
 
 
 def _hooks_of(optimizer: Any) -> list[Any]:

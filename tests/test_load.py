@@ -15,15 +15,11 @@ from forgather_mem.launch.watching import callbacks_of_run
 from forgather_mem.load import WATCH
 from forgather_mem.telemetry import run_session
 from tests.programs import no_collections
-from tests.training import fingerprint, make_trainer
+from tests.training import fingerprint, make_trainer, ours_in
 
 
-def methods(trainer: Any) -> dict[str, list[str]]:
-    owners = {"trainer": trainer, "handler": trainer.callback_handler, "accelerator": trainer.accelerator}
-    return {
-        name: sorted(key for key, value in vars(owner).items() if "forgather_mem" in type(value).__module__)
-        for name, owner in owners.items()
-    }
+def methods(trainer: Any) -> list[str]:
+    return ours_in(trainer, trainer.callback_handler, trainer.accelerator)
 
 
 def test_an_attached_trainer_reports_and_trains_as_alone(tmp_path: Path) -> None:

@@ -108,6 +108,20 @@ def make_trainer(
     return trainer
 
 
+def ours_in(*owners: object) -> list[str]:
+    """The attributes whose values are objects of ours."""
+    values = ((name, value) for owner in owners for name, value in vars(owner).items())
+    return sorted(name for name, value in values if type(value).__module__.startswith("forgather_mem"))
+
+
+def patches_in(trainer: Any) -> list[str]:
+    """The methods of a trainer, of its parts and of its callbacks that are wrapped by us, but for those that stay."""
+    handler = trainer.callback_handler
+    owners = (trainer, handler, trainer.accelerator, *handler.callbacks)
+    names = (name for owner in owners for name, value in vars(owner).items() if type(value).__name__ == "MethodPatch")
+    return sorted(set(names) - set(STAYS))
+
+
 def fingerprint(trainer: Trainer) -> tuple[str, list[float], str]:
     """Weights, losses and the state of all random generators: equal only if training was bit-identical."""
     weights = hashlib.sha256()

@@ -191,10 +191,10 @@ class OpenRecord:
     >>> from forgather_mem.engine.run import Run, RunFacts
     >>> record, run = OpenRecord(), Run(RunFacts())
     >>> view = record.begin(Moment("optimizer_step", 3, None, None, None, None, {}, run))
-    >>> record.add({"host/rss_bytes": 5.0, "cache/freed_bytes": 1.0})
-    >>> record.add({"cache/freed_bytes": 2.0})
+    >>> record.add({"host/rss_bytes": 5.0, "cache/freed_bytes": 1.0, "gc/pause_s": 0.5})
+    >>> record.add({"host/rss_bytes": 4.0, "cache/freed_bytes": 2.0, "gc/pause_s": 0.5})
     >>> record.freeze().values, record.sample
-    ({'host/rss_bytes': 5.0, 'cache/freed_bytes': 3.0}, None)
+    ({'host/rss_bytes': 4.0, 'cache/freed_bytes': 3.0, 'gc/pause_s': 1.0}, None)
     """
 
     def __init__(self) -> None:

@@ -23,16 +23,11 @@ class Interrupted(TrainerCallback):
     """Raises at an event of a step."""
 
     def __init__(self, event: str, step: int, error: BaseException) -> None:
-        self.event, self.step, self.error = f"on_{event}", step, error
+        def interrupt(args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+            if state.global_step >= step:
+                raise error
 
-    def __getattribute__(self, name: str) -> Any:
-        if name.startswith("on_") and name == object.__getattribute__(self, "event"):
-            return object.__getattribute__(self, "_raise")
-        return object.__getattribute__(self, name)
-
-    def _raise(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        if state.global_step >= self.step:
-            raise self.error
+        setattr(self, f"on_{event}", interrupt)
 
 
 class RunsOutOfMemory(Trainer):

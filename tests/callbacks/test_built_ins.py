@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import Trainer, TrainerCallback, default_data_collator
+from transformers import Trainer, TrainerCallback
 from transformers.trainer_callback import ProgressCallback as TransformersBar
 
 import forgather_mem.callbacks
@@ -21,8 +21,8 @@ from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import OF_MEMORY, OF_TRAINING, FailsInForward, Steps, all_callbacks, of_training
 from tests.events import event_folders, scalars, texts
 from tests.memory import open_descriptors
-from tests.tokenizer import tiny_tokenizer
-from tests.training import fingerprint, make_trainer
+from tests.tokenizer import TextTrainer
+from tests.training import fingerprint, make_trainer, patches_in
 
 SETTINGS = {"eval_strategy": "steps", "eval_steps": 2, "save_strategy": "steps", "save_steps": 3, "logging_steps": 1}
 
@@ -34,11 +34,6 @@ def every_one(**options: Any) -> list[TrainerCallback]:
 def exported() -> dict[str, type[TrainerCallback]]:
     public = {name: getattr(forgather_mem.callbacks, name) for name in forgather_mem.callbacks.__all__}
     return {name: one for name, one in public.items() if isinstance(one, type) and issubclass(one, TrainerCallback)}
-
-
-class TextTrainer(Trainer):
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(processing_class=tiny_tokenizer(), data_collator=default_data_collator, **arguments)
 
 
 def trained(folder: Path, callbacks: list[TrainerCallback], **settings: Any) -> Trainer:
@@ -64,16 +59,10 @@ class Watcher(TrainerCallback):
 
 
 def left_behind(trainer: Trainer) -> dict[str, Any]:
-    owners = (trainer, trainer.callback_handler, trainer.accelerator, *trainer.callback_handler.callbacks)
     return {
         "threads": {thread.name for thread in threading.enumerate()} - {"tqdm_monitor"},  # of any bar
         "files": {file for file in open_descriptors() if "tfevents" in file or "trainer_logs" in file},
-        "methods": [
-            name
-            for owner in owners
-            for name, value in vars(owner).items()
-            if type(value).__name__ == "MethodPatch" and name not in ("_inner_training_loop", "__getstate__")
-        ],
+        "methods": patches_in(trainer),
     }
 
 

@@ -32,10 +32,12 @@ class Keeps(TrainerCallback):
         self.kept.append(torch.zeros(LEAK_BYTES // 4))
 
 
-def leak_of(folder: Path, callbacks: list[Any], **arguments: Any) -> dict[str, Any]:
+def leak_of(folder: Path, callbacks: list[Any], data: Tokens | None = None, **arguments: Any) -> dict[str, Any]:
     detector = LeakDetector(strict=True)
     settings: dict[str, Any] = {"max_steps": 160, "logging_steps": 100, **arguments}
-    make_trainer(folder, [*callbacks, detector], model=Bigrams(), **settings).train()
+    trainer = make_trainer(folder, [*callbacks, detector], model=Bigrams(), **settings)
+    trainer.train_dataset = data or trainer.train_dataset
+    trainer.train()
     assert detector.summary is not None
     leak: dict[str, Any] = built(detector.summary)["leak"]
     return leak
@@ -151,15 +153,12 @@ def test_what_grows_in_a_child_process_does_not_end_in_no_leak(tmp_path: Path) -
     assert "in child processes that are not data workers" in leak["why"]
 
 
-class Fills(TrainerCallback):
+class Fills(Keeps):
     """Keeps a tensor a step at first."""
-
-    def __init__(self) -> None:
-        self.kept: list[torch.Tensor] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if state.global_step <= 130:
-            self.kept.append(torch.zeros(LEAK_BYTES // 4))
+            super().on_step_end(args, state, control)
 
 
 @pytest.mark.soak
@@ -202,31 +201,23 @@ def test_an_alarm_is_taken_back_while_the_training_runs_and_not_raised_by_the_ne
     assert leak["taken_back"][0].endswith("it has been given back since")
 
 
-class Remembers(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+class Remembers(Tokens):
     """Rows of which each data worker keeps a piece."""
 
     def __init__(self) -> None:
-        self.rows = Tokens(800)
+        super().__init__(800)
         self.read: list[torch.Tensor] = []
-
-    def __len__(self) -> int:
-        return len(self.rows)
 
     def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
         self.read.append(torch.ones(LEAK_BYTES // 16))
-        return self.rows[index]
+        return super().__getitem__(index)
 
 
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_a_leak_of_workers_that_have_ended_is_in_the_verdict(tmp_path: Path) -> None:
-    detector = LeakDetector(strict=True)
-    settings: dict[str, Any] = {"max_steps": 240, "logging_steps": 100, "dataloader_num_workers": 1}
-    trainer = make_trainer(tmp_path, [detector], model=Bigrams(), **settings)
-    trainer.train_dataset = Remembers()  # 200 steps an epoch: those of the second are too few
-    trainer.train()
-    assert detector.summary is not None
-    leak = built(detector.summary)["leak"]
+    # 200 steps an epoch: those of the second are too few
+    leak = leak_of(tmp_path, [], Remembers(), max_steps=240, dataloader_num_workers=1)
     assert (leak["verdict"], leak["where"]) == ("leak", "workers")
     assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.3)
     (suspect,) = leak["suspects"]
@@ -302,7 +293,4 @@ def test_a_training_that_is_known_to_be_short_is_looked_into_from_its_middle_on(
 
 
 def test_a_few_steps_are_not_judged(tmp_path: Path) -> None:
-    detector = LeakDetector(strict=True)
-    make_trainer(tmp_path, [detector]).train()
-    assert detector.summary is not None
-    assert built(detector.summary)["leak"]["verdict"] == "not enough data"
+    assert leak_of(tmp_path, [], max_steps=6)["verdict"] == "not enough data"

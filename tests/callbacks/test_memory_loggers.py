@@ -47,8 +47,7 @@ def steps_of(path: Path) -> dict[int, dict[str, float]]:
 
 def tensorboard(folder: Path) -> EventAccumulator:
     (file,) = folder.rglob("events.mem.tfevents*")
-    reader = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0})
-    reader.Reload()
+    reader = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0}).Reload()
     return reader
 
 
@@ -189,8 +188,7 @@ def test_a_resumed_training_begins_a_new_file_in_which_the_steps_go_on(
     files = sorted((tmp_path / "tb").iterdir(), key=lambda path: path.stat().st_mtime)
     steps = []
     for file in files:
-        reader = EventAccumulator(str(file))
-        reader.Reload()
+        reader = EventAccumulator(str(file)).Reload()
         steps.append([point.step for point in reader.Scalars("mem_host/rss_gib")])
     assert steps == [[1, 2, 3, 4], [5, 6, 7]]
 

@@ -81,9 +81,9 @@ class Between(TrainerCallback):
             too_much()
 
 
-def failed(folder: Path, phase: str, *, reporter: OOMReporter | None = None, **arguments: Any) -> dict[str, Any]:
+def failed(folder: Path, phase: str, **arguments: Any) -> dict[str, Any]:
     """The report of a training that runs out of memory in this phase."""
-    reporter = reporter or OOMReporter(strict=True)
+    reporter = OOMReporter(strict=True)
     settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 6}
     trainer = make_trainer(folder, [reporter, Between(phase)], trainer_class=Greedy, **{**settings, **arguments})
     trainer.phase = phase

@@ -15,20 +15,14 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.callbacks.common import FailsInForward, all_callbacks
 from tests.memory import open_descriptors
-from tests.training import AtStep, make_trainer
+from tests.training import AtStep, make_trainer, ours_in
 
 
 def left_behind(trainer: Trainer) -> dict[str, Any]:
-    handler, accelerator = trainer.callback_handler, trainer.accelerator
     return {
         "threads": sorted(thread.name for thread in threading.enumerate()),
         "files": {path for path in open_descriptors() if "memory." in path or "forgather" in path or "statm" in path},
-        "methods": sorted(
-            name
-            for owner in (trainer, handler, accelerator)
-            for name, value in vars(owner).items()
-            if type(value).__module__.startswith("forgather_mem")
-        ),
+        "methods": ours_in(trainer, trainer.callback_handler, trainer.accelerator),
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count(), list(gc.callbacks)),
     }
 

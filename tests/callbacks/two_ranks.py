@@ -23,7 +23,8 @@ from forgather_mem.callbacks import (
 from forgather_mem.callbacks.memory_alert import Alert
 from forgather_mem.telemetry.records import Moment, Sample
 from tests.callbacks.common import of_training
-from tests.callbacks.test_built_ins import SETTINGS, TextTrainer
+from tests.callbacks.test_built_ins import SETTINGS
+from tests.tokenizer import TextTrainer
 from tests.training import Bigrams, make_trainer
 
 DISTRIBUTED = {"ddp_backend": "gloo", "dataloader_pin_memory": False, "disable_tqdm": True}

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
+from forgather_mem.comparing.comparison import Comparison, comparison_of
 from forgather_mem.comparing.side import Side
 from forgather_mem.reporting.build import planned_of
 from forgather_mem.telemetry.report import (
@@ -101,3 +102,7 @@ def leaking(held_by: str = "Trainer.losses", mib_per_step: float = 2.0) -> LeakR
 def side(name: str, *reports: RunReport) -> Side:
     """These runs under a name."""
     return Side(name, reports)
+
+
+def compared(before: RunReport, after: RunReport) -> Comparison:
+    return comparison_of(side("a", before), side("b", after))

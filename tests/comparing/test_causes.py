@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.comparing.comparison import Comparison, comparison_of
+from forgather_mem.comparing.comparison import comparison_of
 from forgather_mem.comparing.text import comparison_text
-from forgather_mem.telemetry.report import CleanupCall, RunReport
-from tests.comparing.runs import leaking, run, side
-
-
-def compared(before: RunReport, after: RunReport) -> Comparison:
-    return comparison_of(side("a", before), side("b", after))
+from forgather_mem.telemetry.report import CleanupCall
+from tests.comparing.runs import compared, leaking, run, side
 
 
 def test_what_is_off_in_both_does_not_differ() -> None:

@@ -7,13 +7,9 @@ import pytest
 from forgather_mem.comparing.comparison import Comparison, comparison_of, to_json
 from forgather_mem.comparing.text import comparison_text
 from forgather_mem.telemetry.report import RunReport
-from tests.comparing.runs import MIB, leaking, on_device, run, side
+from tests.comparing.runs import MIB, compared, leaking, on_device, run, side
 
 MODEL = {"parameters": 14.0, "optimizer": 28.0}
-
-
-def compared(before: RunReport, after: RunReport) -> Comparison:
-    return comparison_of(side("a", before), side("b", after))
 
 
 def explained(**changes: Any) -> list[tuple[str, str]]:

@@ -100,12 +100,10 @@ def test_memory_at_new_addresses_is_not_taken_again() -> None:
 # ---- seconds ----
 
 
-def drive(
-    ledger: Ledger, booked: dict[int, tuple[str, ...]], took_s: dict[int, float], steps: int = 30
-) -> dict[str, LedgerRow]:
+def drive(ledger: Ledger, booked: dict[int, tuple[str, ...]], took_s: dict[int, float]) -> dict[str, LedgerRow]:
     """Steps of 1 s, or as `took_s` has it, half a second apart; after some of them actions of no cost are booked."""
     now_s = 0.0
-    for step in range(1, steps + 1):
+    for step in range(1, 31):
         now_s += 0.5
         ledger.follow("step_begin", step, now_s)
         now_s += took_s.get(step, 1.0)

@@ -12,16 +12,14 @@ from forgather_mem.telemetry.events import PHASE_NUMBER, PHASES, STEP_PHASES
 
 
 class Watcher:
-    """Notes what it hears; fails in the phases of `fails_in`."""
+    """Notes what it hears."""
 
-    def __init__(self, *, wants_begin: bool = True, wants_end: bool = True, fails_in: str = "") -> None:
-        self.wants_begin, self.wants_end, self.fails_in = wants_begin, wants_end, fails_in
+    def __init__(self, *, wants_begin: bool = True, wants_end: bool = True) -> None:
+        self.wants_begin, self.wants_end = wants_begin, wants_end
         self.heard: list[str] = []
 
     def phase_begin(self, phase: str) -> None:
         self.heard.append(f"+{phase}")
-        if phase == self.fails_in:
-            raise OSError(phase)
 
     def phase_end(self, phase: str) -> None:
         self.heard.append(f"-{phase}")

@@ -1,12 +1,10 @@
-"""The open record and what belongs to it; the works of a run, which begin, stand in for others, and end in order."""
+"""The works of a run, which begin, stand in for others, and end in order."""
 
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
-import pytest
-
-from forgather_mem.engine.recorder import FLOWS, OpenRecord, WorkSet
+from forgather_mem.engine.recorder import WorkSet
 from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
@@ -15,66 +13,26 @@ RUN: Any = Run(RunFacts())
 RUN.device = 3
 SAMPLE = Sample("step_end", 1, None, 0.0, {})
 MOMENT = Moment("step_end", 1, None, None, None, None, {}, RUN)
-CALLED: list[str] = []
-
-
-def moment(event: str, step: int) -> Moment:
-    return Moment(event, step, 0.5, None, None, None, {}, RUN)
-
-
-def test_a_gauge_is_the_last_value_and_a_flow_the_sum_of_its_record() -> None:
-    record = OpenRecord()
-    assert {"cache/freed_bytes", "gc/pause_s"} <= FLOWS
-    record.begin(moment("step_end", 7))
-    for number in (1.0, 2.0):
-        record.add({"host/rss_bytes": number, "cache/freed_bytes": number})
-    first = record.freeze()
-    record.begin(moment("save", 7))
-    record.add({"cache/freed_bytes": 4.0})
-    second = record.freeze()
-    record.begin(moment("step_end", 8))
-    record.add({"cache/freed_bytes": 8.0})
-    third = record.freeze()
-    assert first is not None
-    assert dict(first.values) == {"host/rss_bytes": 2.0, "cache/freed_bytes": 3.0}
-    assert [sample.values["cache/freed_bytes"] for sample in (second, third) if sample is not None] == [4.0, 8.0]
 
 
 class Work:
-    """Notes what is called, and fails where it is told to."""
+    """Notes what is called."""
 
-    def __init__(self, name: str, reading: object = None, fails_in: str = "") -> None:
-        self.name, self.reading, self.fails_in = name, reading, fails_in
+    def __init__(self) -> None:
+        self.called: list[str] = []
 
     def __call__(self, moment: Any, sample: Any) -> Mapping[str, float]:
         return {}
 
-    def _note(self, what: str) -> None:
-        CALLED.append(f"{what} {self.name}")
-        if what == self.fails_in:
-            raise OSError(what)
-
     def begin(self, run: Any) -> None:
-        self._note("begin")
+        self.called.append("begin")
 
     def end(self, run: Any) -> None:
-        self._note("end")
-
-
-@pytest.fixture(autouse=True)
-def _nothing_was_called() -> None:
-    CALLED.clear()
+        self.called.append("end")
 
 
 def nothing(moment: Any, sample: Any) -> Mapping[str, float]:
     return {}
-
-
-def begun(*works: Any, guard: FailureGuard | None = None) -> WorkSet:
-    found = WorkSet(guard or FailureGuard(strict=True))
-    for work in (*works, nothing, *works[::-1]):  # nobody begins twice
-        found.begun(work, RUN)
-    return found
 
 
 def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> None:
@@ -82,15 +40,17 @@ def test_what_a_work_has_begun_is_called_ends_and_is_dropped_in_its_place() -> N
         reading = "host"
 
         def begin(self, run: Any) -> Any:
-            return Work("begun")
+            return Work()
 
     settings = Settings()
-    works = begun(settings)
+    works = WorkSet(FailureGuard(strict=True))
+    for one in (settings, nothing, settings):  # nobody begins twice
+        works.begun(one, RUN)
     work = works.begun(Settings(), RUN)  # of an equal reading
     assert (work, vars(settings)) == (works.begun(settings, RUN), {})
     for end in works.ends(RUN):
         end()
-    assert CALLED == ["end begun"]
+    assert work.called == ["end"]
     alive = weakref.ref(work)
     del work, end
     works.clear()

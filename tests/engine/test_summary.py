@@ -1,14 +1,10 @@
 """The running totals of a training, from records that are given; what a report makes of them is in `reporting`."""
 
 from forgather_mem.engine.summary import MAX_FINDINGS, RunFacts, RunSummary
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding
 from forgather_mem.telemetry.report import Change, LeakReport, OomReport
 from forgather_mem.telemetry.report_schema import to_dict
-
-
-def sample(step: int, event: str = "step_end", device: int | None = None, **values: float) -> Sample:
-    readings = {name.replace("__", "/"): value for name, value in values.items()}
-    return Sample(event, step, None, 0.0, readings, device)
+from tests.sinks.written import sample
 
 
 def test_steps_are_counted_from_where_the_run_began() -> None:

@@ -18,8 +18,7 @@ Point = tuple[int, float, float]
 
 
 def by_tensorboard(folder: Path) -> dict[str, list[Point]]:
-    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False)
-    reader.Reload()
+    reader = EventAccumulator(str(folder), size_guidance={"scalars": 0}, purge_orphaned_data=False).Reload()
     return {
         tag: [(point.step, point.wall_time, point.value) for point in reader.Scalars(tag)]
         for tag in reader.Tags()["scalars"]

@@ -13,18 +13,6 @@ def now(weight: torch.Tensor) -> int:
     return number
 
 
-def test_operations_are_numbered_in_the_order_in_which_they_ran() -> None:
-    weight = torch.ones(3, requires_grad=True)
-    first, second = weight * 2, weight * 3
-    numbers = number_of(first.grad_fn), number_of(second.grad_fn)
-    assert numbers[0] is not None
-    assert numbers[1] is not None
-    assert numbers[0] < numbers[1]
-    leaf = first.grad_fn.next_functions[0][0]  # type: ignore[union-attr]
-    assert number_of(leaf) is None, "where gradients are added up there is no such order"
-    assert number_of(None) is None
-
-
 def test_a_sum_of_losses_reaches_back_and_the_loss_of_one_step_does_not() -> None:
     weight = torch.ones(3, requires_grad=True)
     total, looked = weight.sum(), now(weight)

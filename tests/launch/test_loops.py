@@ -6,66 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.forked import Forked
 from tests.launch.commands import REPORT, RUN, Watched, environment, report_in, taken_apart, watched
 from tests.launch.forked_run import run_forked, watched_forked
 
-PLAIN = """
-import sys
-import torch
-from torch import nn
-
-torch.manual_seed(0)
-
-def main(steps):
-    kept = []
-    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
-    optimizer = torch.optim.AdamW(model.parameters())
-    for step in range(steps):
-        rows = torch.randn(32, 64)
-        loss = model(rows).square().mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        kept.append(rows.repeat(4, 8))
-    print(f"{loss.item():.9f}", sum(parameter.sum().item() for parameter in model.parameters()))
-
-"""
-
-LIGHTNING = """
-import warnings
-warnings.simplefilter("ignore")
-import logging
-import torch
-import lightning
-
-class Line(lightning.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = torch.nn.Linear(64, 8)
-        self.seen = []
-
-    def training_step(self, batch, batch_idx):
-        self.seen.append(batch[0].repeat(4, 8))
-        return self.layer(batch[0]).square().mean()
-
-    def validation_step(self, batch, batch_idx):
-        self.log("val_loss", self.layer(batch[0]).square().mean())
-
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters())
-
-logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-torch.manual_seed(0)
-rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(2000, 64)), batch_size=32)
-trainer = lightning.Trainer(
-    max_epochs=3, accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False
-)
-line = Line()
-trainer.fit(line, rows, rows)
-print(sum(parameter.sum().item() for parameter in line.parameters()))
-"""
+_TEXTS = yaml.safe_load(Path(__file__).with_name("loops.yaml").read_text(encoding="utf-8"))
+PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS = _TEXTS["watched"].values()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -113,37 +61,6 @@ def test_a_loop_with_another_model_is_a_training_of_its_own_after_one_that_can_b
     assert "of 2 trainings; of the others:" in result.report
 
 
-FRAMEWORKS = {
-    "keras/src/callbacks/callback_list.py": """
-class CallbackList:
-    def on_train_batch_end(self):
-        pass
-
-    on_epoch_end = on_train_batch_end
-""",
-    "stable_baselines3/common/on_policy_algorithm.py": """
-import torch
-
-class OnPolicyAlgorithm:
-    def collect_rollouts(self, model):
-        with torch.no_grad():
-            for _ in range(20):
-                model.eval()(torch.randn(32, 64))
-        model.train()
-""",
-    "skorch/net.py": """
-class NeuralNet:
-    def on_epoch_end(self):
-        pass
-""",
-    "ignite/engine/engine.py": """
-class Engine:
-    def _run_once_on_dataset_as_gen(self, data):
-        yield from data
-""",
-}
-
-
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Path) -> None:
@@ -164,15 +81,6 @@ def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Pat
     (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
     epochs = {row.get("epoch") for row in map(json.loads, log.read_text().splitlines()) if "event" in row}
     assert 2.0 in epochs <= {0, 1.0, 2.0, 3.0}, "by step 30 one of skorch and one of Ignite, whose evaluations are none"
-
-
-LARGE_AT_FIRST = """
-import time
-import torch
-rows = torch.ones(100_000_000)
-time.sleep(1.2)
-del rows
-"""
 
 
 @pytest.mark.slow
@@ -204,18 +112,7 @@ BY_HAND = PLAIN.replace("torch.optim.AdamW(model.parameters())", "None").replace
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_of_several_optimizers_all_parts_of_ours_hear(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(
-        """
-import torch
-
-trained = [(model, torch.optim.Adam(model.parameters())) for model in (torch.nn.Linear(64, 8), torch.nn.Linear(64, 8))]
-for _ in range(20):
-    for model, optimizer in trained:
-        model(torch.ones(8, 64)).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-"""
-    )
+    (tmp_path / "script.py").write_text(SEVERAL)
     assert "== 20 steps" in watched_forked(["script.py"], tmp_path).report
 
 
@@ -308,24 +205,6 @@ def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(t
     result = taken_apart(run_forked([*RUN, "script.py"], tmp_path))
     assert (result.report.count(REPORT), result.plain.code) == (1, 0)
     assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2
-
-
-OWN = """
-import torch
-from forgather_mem import TrainingLoop
-from forgather_mem import callbacks
-
-model, kept = torch.nn.Linear(8, 8), []
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-loop = TrainingLoop(model, optimizer, callbacks=[callbacks.CALLBACK])
-with loop.train():
-    for _ in range(STEPS):
-        with loop.step():
-            kept.append(torch.zeros(20_000))
-            model(torch.randn(64, 8)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-"""
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from transformers import TrainingArguments
 
 from tests.launch.commands import PLAN, ROOT, Result, report_in, run, the_plan, working_folders
@@ -16,135 +17,9 @@ from tests.launch.forked_run import run_forked, watched_forked
 from tests.training import needs_fully_shard
 from tests.trees import tree
 
-SCRIPT = """\
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
-
-class Rows(torch.utils.data.Dataset):
-    def __len__(self):
-        return 32
-    def __getitem__(self, index):
-        row = torch.arange(16)
-        return {"input_ids": row, "labels": row}
-
-class MyTrainer(Trainer):
-    def compute_loss(self, *arguments, **keywords):
-        loss = super().compute_loss(*arguments, **keywords)
-        LINE
-        return loss
-
-BEFORE
-sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "max_position_embeddings": 64}
-config = LlamaConfig(**sizes, num_hidden_layers=1, num_attention_heads=2)
-print("of the script")
-arguments = TrainingArguments("out", per_device_train_batch_size=4, report_to=[], num_train_epochs=1, HALF=True)
-trainer = MyTrainer(model=LlamaForCausalLM(config), args=arguments, train_dataset=Rows())
-TRAIN
-print("never")
-"""
-# What people do at the end of a training, each of which must not happen
-BEFORE = """
-import atexit, multiprocessing, os, shutil, signal, sys, threading, time
-def write(name):
-    with open(name, "a") as file: file.write("of a training that was none")
-def wait_and_write(name, process):
-    until = time.monotonic() + 30
-    while os.getppid() == process and time.monotonic() < until: time.sleep(0.02)
-    write(name)
-class Tee:
-    def write(self, text): return sys.__stdout__.write(text)
-    def flush(self): write("flushed")
-class Leaves:
-    def __enter__(self): return self
-    def __exit__(self, *of): write("left")
-    def __del__(self): write("deleted")
-log = open("log", "w")
-print("begins", file=log)
-leaves = Leaves()
-atexit.register(write, "at_exit")
-threading.Thread(target=lambda: (time.sleep(1), write("thread"))).start()
-start = multiprocessing.get_context("fork").Process
-for daemon in True, False:
-    start(target=wait_and_write, args=(f"daemon_{daemon}", os.getpid()), daemon=daemon).start()
-sys.stdout = Tee()
-"""
+_TEXTS = yaml.safe_load(Path(__file__).with_name("planned.yaml").read_text(encoding="utf-8"))
+SCRIPT, BEFORE, TRAIN, CALLED, FORKS, LINES, LOOP, PLANS_ITSELF = _TEXTS.values()
 BEGINS = BEFORE[: BEFORE.index("print(")]
-TRAIN = """
-try:
-    try:
-        with Leaves():
-            try:
-                trainer.train()
-            finally:
-                torch.save(trainer.model.state_dict(), "final.pt")
-    except BaseException:
-        shutil.rmtree("cache")
-        raise
-except:
-    write("bare")
-"""
-# What is called from the outside while a plan is made
-CALLED = """
-import subprocess
-class Stop(BaseException): pass
-def acts(*of):
-    log.write("acted"); log.flush()
-    write(f"of_{of[0]}")
-    raise Stop
-for number in signal.SIGALRM, signal.SIGUSR1, signal.SIGINT, signal.SIGTERM: signal.signal(number, acts)
-"""
-FORKS = """
-def length(rows):
-    if os.getpid() == own:
-        log.write("acted"); log.flush()
-        with contextlib.suppress(OSError): write("length")
-    return 32
-import contextlib
-own = os.getpid()
-Rows.__len__ = length
-for when in "before", "after_in_child", "after_in_parent": os.register_at_fork(**{when: lambda when=when: acts(when)})
-signal.setitimer(signal.ITIMER_REAL, 0.1, 0.1)
-"""
-# What a step does beside computing
-LINES = """
-        with open("log.txt", "a") as file: file.write("x")
-        os.remove("final.pt")
-        shutil.rmtree("cache")
-        os.makedirs("new", exist_ok=True)
-        torch.save({}, "new/scores.pt")
-        with contextlib.suppress(OSError): subprocess.call(["touch", "touched"])
-        with contextlib.suppress(OSError): socket.create_connection(("127.0.0.1", int(sys.argv[1])))
-        return loss
-    def _inner_training_loop(self, *arguments, **keywords):
-        with open("log.txt", "a") as file: file.write("begins")
-        try:
-            return super()._inner_training_loop(*arguments, **keywords)
-        finally:
-            torch.save({}, "final.pt")
-    def more(self, loss):
-"""
-
-LOOP = """\
-import torch
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.AdamW(model.parameters())
-for number in range(3):
-    print("batch", number)
-    model(torch.ones(2, 4)).sum().backward(); optimizer.step()
-print("trained")
-"""
-PLANS_ITSELF = """\
-import torch
-import forgather_mem
-model = torch.nn.Linear(4, 4)
-optimizer = torch.optim.AdamW(model.parameters())
-def step(batch):
-    model(batch).sum().backward()
-    optimizer.step()
-batch = torch.ones(2, 4)
-print(forgather_mem.plan(step, model, optimizer, batch))
-for number in range(3): model(batch).sum().backward(); optimizer.step()
-"""
 
 
 def planned(

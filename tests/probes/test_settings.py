@@ -8,8 +8,6 @@ import pytest
 
 from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe, PythonProbe, TensorProbe, WorkerProbe
 
-SECONDS = [(HostProbe, "slow_every_s"), (PythonProbe, "tracked_every_s"), (WorkerProbe, "every_s")]
-
 
 @pytest.mark.parametrize("kind", [DeviceProbe, HostProbe, PhaseProbe, TensorProbe, WorkerProbe])
 def test_equal_settings_are_read_once_and_others_by_themselves(kind: type[Any]) -> None:

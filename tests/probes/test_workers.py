@@ -172,14 +172,11 @@ def test_a_worker_that_was_not_forked_inherits_nothing(probe: Work, read: Read) 
     assert values["workers/cow_bytes"] < MIB
 
 
-class Starts(Dataset):
+class Starts(Spawned):
     """Rows whose worker starts a process of its own."""
 
     def __init__(self, process: Callable[[], None]) -> None:
         self.process = process
-
-    def __len__(self) -> int:
-        return 1
 
     def __getitem__(self, index: int) -> torch.Tensor:
         self.process()

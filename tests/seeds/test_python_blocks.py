@@ -23,10 +23,10 @@ from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
 
 import forgather_mem
 from forgather_mem import callbacks as ours
-from tests.callbacks.test_built_ins import TextTrainer
 from tests.events import scalars, texts
 from tests.seeds.blocks import WHY_NOT, all_blocks, with_our_imports
 from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.tokenizer import TextTrainer
 from tests.training import make_trainer
 
 pytestmark = [

@@ -16,9 +16,9 @@ from transformers import Trainer
 
 from forgather_mem import ConfigEnvironment, TrainingLoop, load_callbacks
 from forgather_mem.callbacks import GradLogger, JsonLogger, MemoryCallback, TBLogger, TextgenCallback
-from tests.callbacks.test_built_ins import TextTrainer
 from tests.events import scalars, texts
 from tests.seeds.blocks import FOLDER, WHY_NOT, all_blocks
+from tests.tokenizer import TextTrainer
 from tests.training import make_trainer
 
 pytestmark = [pytest.mark.skipif(bool(WHY_NOT), reason=WHY_NOT), pytest.mark.usefixtures("folder_of_examples")]

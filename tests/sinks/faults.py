@@ -48,8 +48,7 @@ def steps_in(folder: Path, sink: Sinks) -> list[int]:
     for file in sorted(folder.rglob("*tfevents*")):
         if file.stat().st_size == 0:
             continue
-        reader = EventAccumulator(str(file), size_guidance={"scalars": 0})
-        reader.Reload()
+        reader = EventAccumulator(str(file), size_guidance={"scalars": 0}).Reload()
         for i, name in enumerate(NAMES):
             if tag_of(metric_of(name)) in reader.Tags()["scalars"]:
                 points = reader.Scalars(tag_of(metric_of(name)))

@@ -9,15 +9,11 @@ import pytest
 
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.sinks.console import print_line
-from forgather_mem.telemetry.records import Finding, Sample
+from forgather_mem.telemetry.records import Finding
 from tests.sinks.plain_run import PlainRun
+from tests.sinks.written import sample
 
 GIB = 2.0**30
-
-
-def sample(step: int, event: str = "step_end", **values: float) -> Sample:
-    named = {name.replace("__", "/"): value for name, value in values.items()}
-    return Sample(event=event, step=step, epoch=None, time_s=1.0, values=named)
 
 
 def test_a_record_is_one_line_every_so_many_steps() -> None:

@@ -54,7 +54,6 @@ def test_hyperparameters_are_shown_until_they_are_marked_as_finished_once(tmp_pa
     page.finished()
     page.close()
     assert file.stat().st_size == size
-    reader = EventAccumulator(str(tmp_path))
-    reader.Reload()
+    reader = EventAccumulator(str(tmp_path)).Reload()
     found = reader.summary_metadata
     assert {"_hparams_/experiment", "_hparams_/session_start_info", "_hparams_/session_end_info"} == set(found)

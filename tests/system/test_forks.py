@@ -22,7 +22,7 @@ from forgather_mem.telemetry.triggers import Every
 from tests.engine.test_closing import open_files
 from tests.fresh import has_autograd_threads
 from tests.launch.commands import report_in
-from tests.training import STAYS, AtStep, make_trainer
+from tests.training import STAYS, AtStep, make_trainer, ours_in
 from tests.ways_to_train import by_loop, by_trainer
 
 
@@ -186,11 +186,10 @@ def trained(folder: Path) -> str:
 
 
 def wrapped(trainer: Any) -> list[str]:
-    owners = (trainer, trainer.callback_handler, trainer.accelerator)
-    return [name for owner in owners for name, value in vars(owner).items() if type(value).__name__ == "MethodPatch"]
+    return ours_in(trainer, trainer.callback_handler, trainer.accelerator)
 
 
-FRESH = f"3 finished 1 {list(STAYS)}"
+FRESH = f"3 finished 1 {sorted(STAYS)}"
 
 
 @pytest.mark.slow

@@ -19,9 +19,3 @@ OUTCOME = Outcome(step=3, time_s=0.1, next_step_excess_s=-0.01, freed_bytes=5.0,
 def test_a_record_is_not_changed_after_it_was_made(value: object, name: str) -> None:
     with pytest.raises((AttributeError, FrozenInstanceError)):
         setattr(value, name, 7)
-
-
-def test_a_training_without_epochs_and_accelerator_has_records_too() -> None:
-    sample = Sample(event="save", step=1, epoch=None, time_s=0.0, values={})
-    assert (sample.epoch, sample.device) == (None, None)
-    assert dict(Finding(kind="oom", step=0, text="").data) == {}

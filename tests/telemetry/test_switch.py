@@ -106,35 +106,30 @@ def test_run_runs_alone_when_switched_off(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-@pytest.fixture
-def without_proc() -> Callable[[Callable[[], object]], int]:
-    """Does something in a child that sees an empty /proc, as in some sandboxes."""
+def without_proc(what: Callable[[], object]) -> int:
+    """The exit code of a child that does this and sees an empty /proc, as in some sandboxes."""
     if os.geteuid():
         pytest.skip("hiding /proc needs root")
-
-    def do(what: Callable[[], object]) -> int:
-        pid = os.fork()
-        if not pid:
-            code = 1
-            try:
-                libc = ctypes.CDLL(None, use_errno=True)
-                hidden = libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)
-                hidden = hidden or libc.mount(b"tmpfs", b"/proc", b"tmpfs", 0, None)
-                code = 77 if hidden else int(what() is not None)
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                sys.stdout.flush()
-                os._exit(code)
-        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if code == 77:
-            pytest.skip("this container may not mount")
-        return code
-
-    return do
+    pid = os.fork()
+    if not pid:
+        code = 1
+        try:
+            libc = ctypes.CDLL(None, use_errno=True)
+            hidden = libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)
+            hidden = hidden or libc.mount(b"tmpfs", b"/proc", b"tmpfs", 0, None)
+            code = 77 if hidden else int(what() is not None)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            sys.stdout.flush()
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if code == 77:
+        pytest.skip("this container may not mount")
+    return code
 
 
-def test_without_a_proc_the_training_goes_on_and_the_report_says_so(tmp_path: Path, without_proc: Any) -> None:
+def test_without_a_proc_the_training_goes_on_and_the_report_says_so(tmp_path: Path) -> None:
     def script() -> None:
         alone = make_trainer(tmp_path / "alone")
         alone.train()

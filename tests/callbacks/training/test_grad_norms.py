@@ -8,14 +8,8 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from forgather_mem.callbacks.training.grad_logger import _scale_of
-from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms, tracked_name
+from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms
 from tests.training import tiny_model
-
-
-def test_a_name_is_found_by_whole_parts() -> None:
-    assert tracked_name("encoder.layer.1.mlp.weight", "layer.1") == "encoder.layer.1"
-    assert tracked_name("encoder.layer.11.mlp.weight", "layer.1") is None
-    assert tracked_name("decoder.layer.1.mlp.weight", "mlp") == "decoder.layer.1.mlp"
 
 
 class Operations(TorchDispatchMode):

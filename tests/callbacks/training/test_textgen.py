@@ -6,25 +6,18 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.tensorboard import SummaryWriter
-from transformers import GenerationConfig, LlamaForCausalLM, Trainer, TrainerCallback, default_data_collator
+from transformers import GenerationConfig, LlamaForCausalLM, Trainer, TrainerCallback
 
 from forgather_mem.callbacks import TextgenCallback
 from forgather_mem.callbacks.training.textgen import config_for, generate
 from forgather_mem.units import GIB, MIB
 from tests.events import scalars, texts
 from tests.memory import spike
-from tests.tokenizer import tiny_tokenizer
+from tests.tokenizer import TextTrainer, tiny_tokenizer
 from tests.training import make_trainer, tiny_model
 
 PROMPTS = ["w3 w4", "w5 w6 w7 w8", ""]
 SAMPLED = {"do_sample": True, "temperature": 0.9, "top_p": 0.9, "max_new_tokens": 5}
-
-
-class TextTrainer(Trainer):
-    """A trainer that has a tokenizer, as those who train on texts have one."""
-
-    def __init__(self, **arguments: Any) -> None:
-        super().__init__(processing_class=tiny_tokenizer(), data_collator=default_data_collator, **arguments)
 
 
 def trained(
