@@ -64,5 +64,5 @@ def test_the_leak_that_its_own_detector_has_found_is_told_by_watch(capfd: pytest
         in_a_loop(callbacks.LeakDetector(), 130, [])
     said = capfd.readouterr().err
     assert "LEAK   tensors on the host grow 78" in said
-    assert " 130 steps, " in said
+    assert " 130 steps in " in said
     assert "no optimizer" not in said
