@@ -1,5 +1,6 @@
 """What tensors take of the host is asked of the C library itself."""
 
+import ctypes
 import resource
 
 import pytest
@@ -37,8 +38,12 @@ def test_what_a_limit_refuses_ends_it() -> None:
     assert refused.bytes == LARGE + 2 * GIB
 
 
-@pytest.mark.fresh  # in a heap with few holes
+@pytest.mark.fresh
 def test_small_objects_between_tensors_keep_what_is_freed_apart() -> None:
+    malloc = ctypes.CDLL(None).malloc
+    for size in range(24, 232, 8):  # holes of this heap, in which small objects would lie
+        for _ in range(4000):
+            malloc(size)
     kept, twice = [*range(2000)], [*range(2000, 3000)]
     step = [*kept, *(~number for number in kept), *twice, *(~number for number in twice)]
     sizes = [MIB // 4] * 2000 + [MIB // 2] * 1000
