@@ -88,7 +88,7 @@ def seen_texts() -> Iterator[int]:
 def test_what_only_a_suspended_generator_holds_is_named_by_its_variable() -> None:
     for number in seen_texts():
         if number == 5:
-            look = CloserLook(0)
+            look = CloserLook(0, far=True)
         elif number == 15:
             (top, *_) = look.finish(10, 10_000.0)
             break

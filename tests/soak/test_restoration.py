@@ -9,7 +9,11 @@ import pytest
 from tests.callbacks.interruptions import assert_restored_after_interruption
 
 # What the timer raises in a finaliser or a callback of the interpreter is swallowed there, and the training goes on.
-pytestmark = [pytest.mark.soak, pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")]
+pytestmark = [
+    pytest.mark.soak,
+    pytest.mark.usefixtures("nothing_frozen"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")

@@ -64,10 +64,10 @@ class CloserLook:
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known: then for the line that adds to it.
         """
-        self.step = step
-        walk = ReachableGraph.walk()
+        self.step, self._far = step, far and held is None
+        walk = ReachableGraph.walk(with_suspended=self._far)
         self._look, self._saw_all = look(walk, step), walk.complete
-        self._unreached = Unreached(walk) if far and held is None else None
+        self._unreached = Unreached(walk) if self._far else None
         self._keys = held.keys if held is not None else set()
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
@@ -84,7 +84,7 @@ class CloserLook:
         num_steps, steps = max(1, step - first_step), max(1, step - self.step)
         self._kept.close()
         forget_trees()  # a tree's lists may have got the places of some that were shorter
-        walk = ReachableGraph.walk()
+        walk = ReachableGraph.walk(with_suspended=self._far)
         try:
             found = self._found(walk, step, rate, num_steps)
             if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, steps, rate):
