@@ -355,7 +355,7 @@ class _Census:
         self._known.update(new)
         return new
 
-    def _pieces(self, node: Any, all_items: bool) -> Iterator[tuple[object, int]]:
+    def _pieces(self, node: object, all_items: bool) -> Iterator[tuple[object, int]]:
         """The memory of a node, and of what it holds that is no node: texts, and items that the walk left out."""
         if is_tensor(node):
             yield from (one for one in storages_of(node) if self._counts(one[0]))

@@ -7,13 +7,15 @@ What only the evaluation stack or C code holds has no name: the list that a comp
 from __future__ import annotations
 
 import gc
+import itertools
 import operator
 import sys
 from array import array
 from collections import Counter
-from collections.abc import Collection, Sized
+from collections.abc import Collection, Sequence, Sized
 from functools import partial
 from types import FrameType
+from typing import Any
 
 from forgather_mem.heap.containers import CONTAINERS
 from forgather_mem.heap.owner_paths import FRAMES, has_attributes
@@ -26,16 +28,18 @@ _KINDS = frozenset(kind for kind in CONTAINERS if issubclass(kind, Sized))
 class Unreached:
     """The lengths of the containers that a walk has not reached: numbers only, nothing is kept alive."""
 
-    def __init__(self, walk: ReachableGraph) -> None:
-        there = _there(walk, 0)
+    def __init__(self, walk: ReachableGraph, among: Sequence[object]) -> None:
+        there = _there(walk, among, 0)
         self._ids, self._lengths = array("Q", map(id, there)), array("Q", map(len, there))
 
-    def grown(self, walk: ReachableGraph, least: float) -> list[tuple[Collection[object], int]]:
+    def grown(
+        self, walk: ReachableGraph, among: Sequence[object], least: float
+    ) -> list[tuple[Collection[object], int]]:
         """Those that a later walk has not reached either and that are longer by so many items, with their lengths then.
 
         The one that has grown most comes first.
         """
-        now = {id(thing): thing for thing in _there(walk, least)}
+        now = {id(thing): thing for thing in _there(walk, among, least)}
         then = zip(self._ids, self._lengths, strict=True)
         found = [(now[key], length) for key, length in then if key in now and len(now[key]) >= length + least]
         return sorted(found, key=lambda one: one[1] - len(one[0]))
@@ -71,9 +75,15 @@ def lead_to(thing: object, walk: ReachableGraph, passed_over: set[int], most_lev
     return True
 
 
-def _there(walk: ReachableGraph, least: float) -> list[Collection[object]]:
+def all_containers() -> list[object]:
+    """All containers and suspended functions that the collector knows; of 360,000 objects in some 50 ms."""
+    everything = gc.get_objects()
+    return list(itertools.compress(everything, map((_KINDS | FRAMES.keys()).__contains__, map(type, everything))))
+
+
+def _there(walk: ReachableGraph, among: Sequence[object], least: float) -> list[Collection[object]]:
     own = set(map(id, vars(walk).values()))  # of a later walk they may stand where those of the first one stood
-    found = [one for one in gc.get_objects() if type(one) in _KINDS and id(one) not in own]
+    found: list[Any] = [one for one in among if type(one) in _KINDS and id(one) not in own]
     return [one for one in found if len(one) >= least and walk.position(id(one)) is None]
 
 

@@ -5,20 +5,20 @@ import gc
 import pytest
 
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.unreached import Mark, Unreached, garbage_among, lead_to
+from forgather_mem.heap.unreached import Mark, Unreached, all_containers, garbage_among, lead_to
 from tests.programs import no_collections
 
 pytestmark = pytest.mark.alone(forked=True)
 
 
 def test_lists_of_the_walks_themselves_are_none_that_grow() -> None:
-    then, walk = Unreached(ReachableGraph()), ReachableGraph()
+    then, walk = Unreached(ReachableGraph(), []), ReachableGraph()
     # As if they had got the places of lists that were shorter
     then._ids.extend(map(id, vars(walk).values()))
     then._lengths.extend([0] * len(vars(walk)))
     for one in (walk.nodes, walk._above):
         one.extend(range(1000))
-    assert not {id(walk.nodes), id(walk._above)} & {id(thing) for thing, _ in then.grown(walk, 900)}
+    assert not {id(walk.nodes), id(walk._above)} & {id(thing) for thing, _ in then.grown(walk, all_containers(), 900)}
 
 
 def test_what_hangs_on_an_object_of_ours_is_nobodys_leak() -> None:

@@ -25,7 +25,7 @@ from forgather_mem.diagnose.leaks.suspects import (
 from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.heap.unreached import Mark, Unreached, garbage_among, lead_to
+from forgather_mem.heap.unreached import Mark, Unreached, all_containers, garbage_among, lead_to
 from forgather_mem.source.syntax import forget_trees
 
 
@@ -64,10 +64,12 @@ class CloserLook:
             far: Look for lines, and at what no name leads to,
             held: unless the holder is known: then for the line that adds to it.
         """
-        self.step, self._far = step, far and held is None
-        walk = ReachableGraph.walk(with_suspended=self._far)
+        self.step = step
+        among = all_containers() if far and held is None else []
+        walk = ReachableGraph.walk(among=among)
         self._look, self._saw_all = look(walk, step), walk.complete
-        self._unreached = Unreached(walk) if self._far else None
+        self._unreached = Unreached(walk, among) if among else None
+        among.clear()  # what is freed from here on counts
         self._keys = held.keys if held is not None else set()
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
@@ -84,10 +86,12 @@ class CloserLook:
         num_steps, steps = max(1, step - first_step), max(1, step - self.step)
         self._kept.close()
         forget_trees()  # a tree's lists may have got the places of some that were shorter
-        walk = ReachableGraph.walk(with_suspended=self._far)
+        walk = ReachableGraph.walk(among=())
         try:
             found = self._found(walk, step, rate, num_steps)
-            if _told(found) < LOOK.explained_frac * rate and self._lead_to_unreached(walk, steps, rate):
+            if self._unreached is not None and _told(found) < LOOK.explained_frac * rate:
+                walk.forget()
+                walk = self._walk_far(self._unreached, step, rate, num_steps)
                 found = self._found(walk, step, rate, num_steps)
             told, suspects = _told(found), [suspect_of(one, walk) for one in found]
         finally:
@@ -132,17 +136,20 @@ class CloserLook:
             found.sort(key=lambda one: -one.bytes_per_step)
         return found[:MAX_SUSPECTS]
 
-    def _lead_to_unreached(self, walk: ReachableGraph, steps: int, rate: float) -> bool:
-        """Look for what has grown in the whole heap, and from there for who holds it; whether anything was found."""
-        grown = self._unreached.grown(walk, max(4, steps / 2)) if self._unreached is not None else []
+    def _walk_far(self, unreached: Unreached, step: int, rate: float, num_steps: int) -> ReachableGraph:
+        """From what is suspended, too; if that explains too little, to what has grown in the whole heap."""
+        steps, among = max(1, step - self.step), all_containers()
+        walk = ReachableGraph.walk(among=among)
+        is_explained = _told(self._found(walk, step, rate, num_steps)) >= LOOK.explained_frac * rate
+        grown = [] if is_explained else unreached.grown(walk, among, max(4, steps / 2))
         for thing, then in grown[: LOOK.most_weighed]:
             each = usual_bytes([deep_bytes(item, set(), set()) for item in newest(thing, 3)])
             each += CONTAINERS[type(thing)].place_bytes(thing)
             is_much = (len(thing) - then) * each >= LOOK.held_frac * rate * steps
-            if is_much and lead_to(thing, walk, {id(grown), *map(id, grown)}):
+            if is_much and lead_to(thing, walk, {id(among), id(grown), *map(id, grown)}):
                 self._look.add(thing, then)
-                return True
-        return False
+                break
+        return walk
 
     def drop(self) -> None:
         """Stop what is recorded."""
