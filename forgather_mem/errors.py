@@ -19,6 +19,11 @@ _HAS_MORE = 0x04  # inspect.CO_VARARGS: the function has *arguments
 _MAX_COMPARED = 300_000  # characters of one name times those of others: some tens of milliseconds
 
 
+def first_line(text: str) -> str:
+    """The first line of a message that has words: some libraries begin with a rule of dashes."""
+    return next((line.strip() for line in text.splitlines() if any(map(str.isalnum, line))), "")
+
+
 class ForgatherMemError(Exception):
     """Base of the errors that this library raises on purpose, except plain `ValueError` for a bad argument."""
 

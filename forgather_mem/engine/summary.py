@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
+from forgather_mem.errors import first_line
 from forgather_mem.telemetry.bounds import bounded_text
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.records import Finding, Sample
@@ -147,7 +148,7 @@ class RunFacts:
         """Keep the error's type, the first line of its message, and the user's line that it came through."""
         from forgather_mem.source.source_lines import failed_line  # where a run is only read nothing fails
 
-        message = redacted(str(error)[:1000].strip().partition("\n")[0])[:200]
+        message = redacted(first_line(str(error)[:1000]))[:200]
         self.error = f"{type(error).__name__}: {message}".removesuffix(": ")
         self.error_line = failed_line(error)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from forgather_mem.diagnose.oom import messages
-from forgather_mem.errors import missing
+from forgather_mem.errors import first_line, missing
 from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.system.allocator import driver_memory, used_allocators
 from forgather_mem.telemetry.guard import FailureGuard
@@ -168,7 +168,7 @@ def _recognise_one(error: BaseException) -> OutOfMemory | None:
         kind=kind,
         where=where,
         error_type=_name(type(error)),
-        message=(text.strip() or type(error).__name__).partition("\n")[0][:300],
+        message=(first_line(text) or type(error).__name__)[:300],
         device=next(int(number) for number in device.groups() if number) if device and where == "device" else None,
         free_bytes=_free(numbers),
         process_bytes=_process_bytes(numbers, text),

@@ -44,7 +44,7 @@ def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: str) -
     assert found
     for match in found:
         assert match[1].strip(".,").replace(".", "").replace(",", "").isdigit()
-        assert match[2] in (None, "bytes", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
+        assert match[2] in (None, "bytes", "B", "KB", "MB", "GB", "KiB", "MiB", "GiB", "TiB")
         for unit, size in {"bytes": 1, "B": 1, "kB": 2**10, "KB": 2**10, "MiB": 2**20, "TiB": 2**40}.items():
             other = f"{match.string[: match.start(1)]}8.0 {unit}{match.string[max(match.end(1), match.end(2)) :]}"
             assert _number(name, other) == 8 * size, "a number is read with its unit"

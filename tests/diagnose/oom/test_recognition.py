@@ -130,3 +130,5 @@ def test_a_message_that_can_not_be_made_is_no_failure() -> None:
     found = recognise(NoWords())
     assert found is not None
     assert (found.kind, found.message) == ("MemoryError", "NoWords")
+    ruled = recognise(RuntimeError("-----\n- Memory not enough:\n-----\nCUDA out of memory."))
+    assert ruled.message == "- Memory not enough:"
