@@ -24,7 +24,8 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
-    del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
+    # A training needs the rest. Of the first step nothing is known yet, and what looks into a failure is not loaded
+    del run_session.RESERVE[2 * run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]
     torchs, torch = sys.modules["torch.optim.optimizer"], sys.modules["torch"]
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
