@@ -31,7 +31,7 @@ from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import OTHER_GRAPHS, Kept, StorageRequest
+from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
@@ -119,6 +119,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     for remedy, ladder in plannable(failure, max(parts, key=parts.__getitem__)):
         if len(found.changes) < _LIMITS.most_told:
             yield from found.add(ladder, remedy, planner)
+    if failed.phase == "other":  # batches are not the matter
+        found.problems.clear()
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +248,10 @@ class _Planner:
 
         With what each alters: nobody knows whether what is no list may go.
         """
+        for copy in self.own.trace.copies if self._failed.phase == "other" else ():
+            need = self._bytes_of(replace(self.own, trace=self.own.trace.without(copy.numbers)))
+            change = doing(f"torch.save to a file, not a copy {copy.name}", "writing takes no second copy in memory")
+            yield from [(-1, self._with_peak(change, need))] * (need <= self.most_bytes)
         name, num_bytes, num_items = self._failed.grown
         for kept in [Kept(name, num_items, num_bytes, set())] if name else self.own.trace.kept:
             need = self._bytes_of(replace(self.own, trace=self.own.trace.without(kept.numbers)))
@@ -334,6 +340,7 @@ class _Planner:
 
     def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
         names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
+        names |= {COPIES: f"a copy {one.name}" for one in self.own.trace.copies[:1]}
         for kept in self.own.trace.kept[:1]:
             names[KEPT] = f"{'most in ' * (len(self.own.trace.kept) > 1)}{kept.name}"
         parts = {names.get(part, part): size for part, size in row.parts.items()}

@@ -19,7 +19,8 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
-BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+_PASSES = ("forward", "backward")
+BEFORE_FORWARD = (*_PASSES, "data")  # or before the optimizer
 # Inside each step, and most often of no interest to anybody.
 _INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
@@ -143,8 +144,8 @@ class LoopEvents:
     # ---- phases ----
 
     def enter(self, phase: str) -> None:
-        """This phase begins; a backward pass that is open is over then."""
-        self.fence.call("phases", self.phases.turn, phase, ("backward",))
+        """This phase begins; a pass that is open is over then."""
+        self.fence.call("phases", self.phases.turn, phase, _PASSES)
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""
@@ -176,17 +177,25 @@ class LoopEvents:
         except self.fence.kept("phases"):
             return
 
-    def forward_ends(self, outputs: object) -> None:
-        """It has returned: the backward pass begins. None where an exception has left it."""
+    def forward_ends(self, outputs: object, tells_passes: bool = False) -> None:
+        """It has returned. None where an exception has left it.
+
+        The backward pass begins, unless somebody tells when: the loss is computed before.
+        """
         if outputs is None and sys.exc_info()[0] is not None:
             self.fence.call("phases", self.phases.fail)
             return
+        if not tells_passes:
+            self.backward_begins()
+        self.see_output(outputs)
+
+    def backward_begins(self) -> None:
+        """The backward pass does."""
         try:
             if self.phases.current == "forward":  # not inside an evaluation
                 self.phases.turn("backward", ("forward",))
         except self.fence.kept("phases"):
             return
-        self.see_output(outputs)
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""
@@ -194,7 +203,8 @@ class LoopEvents:
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""
-        self.leave("backward")
+        for phase in _PASSES:
+            self.leave(phase)
         self.fire("pre_optimizer_step")
         self.enter("optimizer")
 

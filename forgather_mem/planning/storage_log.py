@@ -16,7 +16,7 @@ import torch
 
 from forgather_mem.planning.batches import PlannedShape
 
-OTHER_GRAPHS = "graphs of other models"
+OTHER_GRAPHS, COPIES = "graphs of other models", "copies"
 
 
 class Stretch(NamedTuple):
@@ -66,6 +66,7 @@ class Trace(NamedTuple):
     Attributes:
         without_graph: The numbers of those that were made where autograd keeps no graph.
         kept: From step to step, beside the training's own, the most first.
+        copies: What `copy.deepcopy` has made, by what it is of and where.
     """
 
     events: Sequence[int] = ()
@@ -73,6 +74,7 @@ class Trace(NamedTuple):
     stretches: Sequence[Stretch] = ()
     without_graph: Set[int] = frozenset()
     kept: Sequence[Kept] = ()
+    copies: Sequence[Kept] = ()
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -104,8 +106,11 @@ class Trace(NamedTuple):
                     new[event], new[~event] = len(sizes), ~len(sizes)
                     sizes.append(self.sizes[event])
                 kept.append(new[event])
-        still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
-        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still)
+        still = [
+            [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in of]
+            for of in (self.kept, self.copies)
+        ]
+        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, *still)
 
     def replaced_bytes(self, new: Kept) -> int:
         """Size of what goes at once when all of this is made, and was there before the first of it was."""
@@ -153,6 +158,7 @@ class StorageLog:
         self.making: str | None = None
         self.batch = PlannedShape()
         self.kept: Sequence[Kept] = ()
+        self._copies: dict[str, dict[int, str | None]] = {}
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -170,6 +176,13 @@ class StorageLog:
                 self._gone(key, self._alive[key][1])
             self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None) and None), known[1]
 
+    def copied(self, old: torch.Tensor, new: torch.Tensor, line: str) -> None:
+        """At this line a copy is made."""
+        (_, whole), (_, copy) = (self._alive.get(one.untyped_storage()._cdata, (None, -1)) for one in (old, new))
+        if copy >= 0 and self.parts[copy] is None:
+            self.parts[copy] = COPIES
+            self._copies.setdefault(line, {})[copy] = self.parts[whole] if whole >= 0 else None
+
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether its storage is one of these."""
         return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
@@ -179,7 +192,7 @@ class StorageLog:
         phases = [one.phase for one in self.stretches]
         of_last = len(phases) - 1 - phases[::-1].index("backward") if "backward" in phases else 0
         ended = max((at for at, phase in enumerate(phases[:of_last]) if phase == "optimizer"), default=-1)
-        for number in self.alive_of(None).values():
+        for number in (*self.alive_of(None).values(), *self.alive_of(COPIES).values()):
             if self._made_in[number] <= ended:
                 self.parts[number] = part
 
@@ -209,7 +222,7 @@ class StorageLog:
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
-        elif part is not None and self.parts[known[1]] is None:
+        elif part is not None and self.parts[known[1]] in (None, COPIES):
             self.parts[known[1]] = part
 
     def begin(self, phase: str, step: int | None = None) -> None:
@@ -227,7 +240,13 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept)
+        names = {"parameters": "the model", "optimizer": "the optimizer's state"}
+        copies = [
+            Kept(f"of {' and '.join(of)} at {line}", 0, sum(self.sizes[one] for one in made), made.keys())
+            for line, made in self._copies.items()
+            if (of := [name for part, name in names.items() if part in made.values()])
+        ]
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, copies)
 
     def close(self) -> None:
         """Note nothing more."""
