@@ -293,9 +293,11 @@ class _Census:
         pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
         """
         seen: set[object] = set()
-        graphs = {at: one for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.grad_fn is not None}
-        self._passes = self._passes or self._passes_by_use(list(graphs.values()), trained)
-        ages = {position: self._pass_of(tensor.grad_fn) for position, tensor in graphs.items()}
+        ages = {
+            position: self._pass_of(node.grad_fn)
+            for position, node in enumerate(self.walk.nodes)
+            if is_tensor(node) and node.grad_fn is not None
+        }
         for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
@@ -316,24 +318,6 @@ class _Census:
                 self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
             if is_running:
                 self._add(tensor.grad_fn, "", of_step, dict(storages_of(tensor)))
-
-    def _passes_by_use(self, tensors: Sequence[torch.Tensor], trained: set[int]) -> Sequence[int]:
-        """The beginnings of passes where nobody has told of any: each uses a parameter again that one alone uses once.
-
-        The one that runs comes after the last loss.
-        """
-        losses = [one.grad_fn for one in tensors if one.numel() == 1]
-        last = max((number_of(one) or 0 for one in losses), default=0)
-        runs = any(calls_module(frame) for frame in self._frames)
-        if not runs and not any((number_of(one.grad_fn) or 0) > last for one in tensors):
-            return ()
-        seen, uses = set[object](), defaultdict[int, list[int]](list)
-        for operation in (one for loss in losses for one in operations_of(loss, seen)):
-            leaves = (id(getattr(below, "variable", None)) for below, _ in operation.next_functions)
-            for leaf in trained.intersection(leaves):
-                uses[leaf].append(number_of(operation) or 0)
-        begun = min(map(sorted, uses.values()), key=lambda numbers: (len(numbers), numbers), default=[])
-        return [0, *begun[1:], last + 1] if len(begun) > 1 else ()
 
     def _pass_of(self, operation: Node) -> int:
         """The number of the pass, 0 for one of an earlier step."""

@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
+from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
+from forgather_mem.diagnose.oom.explanation import as_written
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
+from forgather_mem.diagnose.oom.remedies import may_help
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
 
@@ -88,7 +92,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
     if report.run.world_size > 1:
         return f"{report.run.world_size} processes trained together"
     leaked_bytes = (report.leak.bytes_per_step or 0) * report.steps if report.leak.verdict == "leak" else 0
-    if leaked_bytes > (report.oom.requested_bytes or 0 if report.oom is not None else 0):
+    asked_bytes, fit = (report.oom.requested_bytes or 0, report.oom.fit) if report.oom is not None else (0, None)
+    if leaked_bytes > asked_bytes or fit is not None:
         return "memory grows at each step"
     return _of_error(report, report.oom, until_s) if report.oom is not None else _of_kill(report, until_s)
 
@@ -156,6 +161,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     had = _measured(report, killed)
     if had.get("grown step by step", 0) > sum(had.get(part, 0) for part in (_OF_STEP, *_OF_PHASE.values(), "other")):
         return "memory grows at each step"
+    if killed.phase == "generate":
+        return "a plan has no generate"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -181,6 +188,16 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 
 
 # ---- after a kill ----
+
+
+def may_help_after(report: RunReport) -> list[Change]:
+    """What may help a process that was killed: it could not say so."""
+    assert report.killed is not None
+    told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
+    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
+    batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
+    case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    return as_written(may_help(case), settings.is_trainers)
 
 
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:

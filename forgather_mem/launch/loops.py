@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.launch.import_hook import TOLD_BY
-from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.call_wrapping import around_calls, surrounded
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -39,17 +39,20 @@ def meet_methods(imported: str) -> None:
     """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its methods."""
     for module, owner, method, what in TOLD_BY:
         if module == imported:
-            cls = getattr(sys.modules[module], owner)
-            setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
+            surrounded(getattr(sys.modules[module], owner), method, functools.partial(_told, what), sees=True)
 
 
-def _told(what: str) -> AbstractContextManager[object]:
+def _told(what: str, *given: Any) -> AbstractContextManager[object]:
     if what == "step":
         _HEARS.steps_over()
         return nullcontext()
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
-    return nullcontext() if (loop := _current()) is None else loop.phase(what)
+    if (loop := _current()) is None:
+        return nullcontext()
+    if what == "generate":
+        loop.generates(given[0][0], given[1])
+    return loop.phase(what)
 
 
 @contextmanager
@@ -69,7 +72,7 @@ def _current() -> ObservedLoop | None:
     return observed.LOOPS.current() if observed is not None else None
 
 
-def lightning_callbacks() -> list[Any]:
+def lightning_callbacks() -> list[object]:
     """For Lightning's `callbacks_factory` entry point: what each of its Trainers gets; nothing outside a run."""
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return []
@@ -77,14 +80,14 @@ def lightning_callbacks() -> list[Any]:
     return [] if found is None else found
 
 
-def _of_lightning() -> list[Any]:
+def _of_lightning() -> list[object]:
     from forgather_mem.callbacks.lightning import LightningCallbacks
     from forgather_mem.launch.watching import callbacks_of_run
 
     return _Untold([LightningCallbacks(callbacks_of_run())])
 
 
-class _Untold(list[Any]):
+class _Untold(list[object]):
     """Callbacks that Lightning takes without a line about them on stderr, which it prints for a list that is true."""
 
     def __bool__(self) -> bool:
@@ -168,10 +171,8 @@ class BackwardPasses:
     """
 
     def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
-        self._autograd, self._stepped = autograd, stepped
-        self._num_passes, self._is_over = 0, False
-        self._call = autograd.backward
-        self._ours = autograd.backward = around_calls(self._call, self._pass)  # type: ignore[attr-defined]
+        self._stepped, self._num_passes, self._is_over = stepped, 0, False
+        self._undo = surrounded(autograd, "backward", self._pass)
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
@@ -184,8 +185,7 @@ class BackwardPasses:
     def end(self) -> None:
         """An optimizer steps: nothing is told from now on."""
         self._is_over = True
-        if self._autograd.backward is self._ours:
-            self._autograd.backward = self._call  # type: ignore[attr-defined]
+        self._undo()
 
     def _passed(self) -> None:
         from forgather_mem.probes.live_objects import live_objects

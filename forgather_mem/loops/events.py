@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.recognition import close_fenced
@@ -171,31 +171,21 @@ class LoopEvents:
 
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
-        try:
-            self.phases.turn("forward", BEFORE_FORWARD)
-            self.phases.see_batch(arguments, keywords)
-        except self.fence.kept("phases"):
-            return
+        self.fence.call("phases", self.phases.turn, "forward", BEFORE_FORWARD)
+        self.fence.call("phases", self.phases.see_batch, arguments, keywords)
 
-    def forward_ends(self, outputs: object, tells_passes: bool = False) -> None:
-        """It has returned. None where an exception has left it.
-
-        The backward pass begins, unless somebody tells when: the loss is computed before.
-        """
+    def forward_ends(self, outputs: object) -> None:
+        """It has returned; the loss may be computed now. None where an exception has left it."""
         if outputs is None and sys.exc_info()[0] is not None:
             self.fence.call("phases", self.phases.fail)
             return
-        if not tells_passes:
-            self.backward_begins()
         self.see_output(outputs)
 
-    def backward_begins(self) -> None:
+    def backward_begins(self) -> AbstractContextManager[None]:
         """The backward pass does."""
-        try:
-            if self.phases.current == "forward":  # not inside an evaluation
-                self.phases.turn("backward", ("forward",))
-        except self.fence.kept("phases"):
-            return
+        if self.phases.current == "forward":  # not inside an evaluation
+            self.phases.turn("backward", ("forward",))
+        return nullcontext()
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""
@@ -203,8 +193,7 @@ class LoopEvents:
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""
-        for phase in _PASSES:
-            self.leave(phase)
+        self.leave_all()
         self.fire("pre_optimizer_step")
         self.enter("optimizer")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.engine.run_of import RUNS
-from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
+from forgather_mem.engine.settings import asked_of_generate, settings_of_loaders, settings_of_others
 from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.loops.turns import Place, here, take_turns
 from forgather_mem.probes.live_objects import live_objects, near_objects
-from forgather_mem.system.call_wrapping import Around, around_calls
+from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
@@ -81,7 +81,6 @@ class ObservedLoop:
         self._trains_in_training = False  # by the last pass of a step
         self._last_apart = -1  # so many steps were done at the last pass in eval mode with a graph
         self._num_batches = 0  # in this step, or in this evaluation
-        self._hears_passes = False  # that go back
 
     def listen(self) -> None:
         """From now on hear of each step of every optimizer in this process."""
@@ -127,6 +126,14 @@ class ObservedLoop:
                 yield
         finally:
             self._is_told = was
+
+    def generates(self, model: object, keywords: Mapping[str, object]) -> None:
+        """This model generates, called with these."""
+        asked = asked_of_generate(
+            keywords.get("generation_config") or getattr(model, "generation_config", None), keywords
+        )
+        if asked and self._events is not None and (run := self._events.run()) is not None:
+            run.tell_settings({"generate.returns": asked})
 
     @property
     def steps_done(self) -> int:
@@ -185,16 +192,9 @@ class ObservedLoop:
         try:
             events = self._events
             if self._watches and events is not None and _thread() == self._thread:
-                events.forward_ends(outputs, self._hears_passes)
+                events.forward_ends(outputs)
         except self.fence.kept("a loop"):
             return
-
-    def _goes_back(self) -> AbstractContextManager[None]:
-        events = self._events
-        if self._watches and events is not None and _thread() == self._thread:
-            self._hears_passes = True
-            events.backward_begins()
-        return nullcontext()
 
     def _is_over_with(self, optimizer: torch.optim.Optimizer) -> bool:
         used = self._rounds.optimizers
@@ -303,7 +303,7 @@ class ObservedLoop:
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
-        self._hooks.callback(_hear_passes(self._goes_back))
+        self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")
         events.fire("train_begin")
@@ -390,13 +390,6 @@ def _found() -> list[object]:
     if groups and all(id(parameter) in own for group in groups for parameter in group["params"]):
         return list({id(one): one for one in (*near, *modules)}.values())
     return live_objects(*_WANTED)
-
-
-def _hear_passes(around: Around) -> Callable[[], object]:
-    """Have this around each backward pass; returns what ends that, unless others are around it by then."""
-    call = torch.autograd.backward
-    ours = torch.autograd.backward = around_calls(call, around)
-    return lambda: torch.autograd.backward is ours and setattr(torch.autograd, "backward", call)
 
 
 def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:

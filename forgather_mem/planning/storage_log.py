@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -17,6 +18,7 @@ import torch
 from forgather_mem.planning.batches import PlannedShape
 
 OTHER_GRAPHS, COPIES = "graphs of other models", "copies"
+_COPIED = {"parameters": "the model", "optimizer": "the optimizer's state"}
 
 
 class Stretch(NamedTuple):
@@ -66,7 +68,7 @@ class Trace(NamedTuple):
     Attributes:
         without_graph: The numbers of those that were made where autograd keeps no graph.
         kept: From step to step, beside the training's own, the most first.
-        copies: What `copy.deepcopy` has made, by what it is of and where.
+        copies: Those that `copy.deepcopy` has made, by what they are copies of, and the line.
     """
 
     events: Sequence[int] = ()
@@ -74,7 +76,7 @@ class Trace(NamedTuple):
     stretches: Sequence[Stretch] = ()
     without_graph: Set[int] = frozenset()
     kept: Sequence[Kept] = ()
-    copies: Sequence[Kept] = ()
+    copies: Mapping[str, Set[int]] = {}
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -106,11 +108,9 @@ class Trace(NamedTuple):
                     new[event], new[~event] = len(sizes), ~len(sizes)
                     sizes.append(self.sizes[event])
                 kept.append(new[event])
-        still = [
-            [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in of]
-            for of in (self.kept, self.copies)
-        ]
-        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, *still)
+        still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
+        copies = {name: {new[number] for number in made & new.keys()} for name, made in self.copies.items()}
+        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still, copies)
 
     def replaced_bytes(self, new: Kept) -> int:
         """Size of what goes at once when all of this is made, and was there before the first of it was."""
@@ -158,7 +158,7 @@ class StorageLog:
         self.making: str | None = None
         self.batch = PlannedShape()
         self.kept: Sequence[Kept] = ()
-        self._copies: dict[str, dict[int, str | None]] = {}
+        self._copies = defaultdict[str, set[int]](set)
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -179,9 +179,10 @@ class StorageLog:
     def copied(self, old: torch.Tensor, new: torch.Tensor, line: str) -> None:
         """At this line a copy is made."""
         (_, whole), (_, copy) = (self._alive.get(one.untyped_storage()._cdata, (None, -1)) for one in (old, new))
-        if copy >= 0 and self.parts[copy] is None:
+        name = _COPIED.get(self.parts[whole] or "") if min(whole, copy) >= 0 else None
+        if name is not None and self.parts[copy] is None:
             self.parts[copy] = COPIES
-            self._copies.setdefault(line, {})[copy] = self.parts[whole] if whole >= 0 else None
+            self._copies[f"{name} at {line}"].add(copy)
 
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether its storage is one of these."""
@@ -240,13 +241,7 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        names = {"parameters": "the model", "optimizer": "the optimizer's state"}
-        copies = [
-            Kept(f"of {' and '.join(of)} at {line}", 0, sum(self.sizes[one] for one in made), made.keys())
-            for line, made in self._copies.items()
-            if (of := [name for part, name in names.items() if part in made.values()])
-        ]
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, copies)
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, self._copies)
 
     def close(self) -> None:
         """Note nothing more."""
