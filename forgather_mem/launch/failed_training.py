@@ -211,24 +211,25 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
-    needed = "at most " * (planned.phase in ("data", BETWEEN)) + needed  # at its last, perhaps
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over = max(0, -rest)
     # What comes last had not come whole; parameters come first
-    kept, graphs = (
-        [part for part in planned.parts if part.startswith(of)] for of in (("`", "most in `", "a copy"), "graph")
-    )
+    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
+    graphs = [part for part in planned.parts if part.startswith("graph")]
+    needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
-        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {largest}); "
-        why += f"{room} were left, with gaps between them."
-        return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
-    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} came beside them."
-    return replace(killed, why_now=f"{why} {killed.why_now or ''}".rstrip(), in_use=_with_size(had))
+        where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
+        why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
+        words = killed.why_now or "", why
+    else:
+        of_all = f"The training's own tensors take {needed} there (planned)"
+        words = f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""
+    return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
 def others_bytes_of(killed: KilledReport) -> int:

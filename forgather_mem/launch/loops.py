@@ -29,8 +29,7 @@ def meet_optimizers() -> None:
     torchs, torch = sys.modules["torch.optim.optimizer"], sys.modules["torch"]
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
-    if (autograd := sys.modules.get("torch.autograd")) is not None:
-        _HEARS.passes = BackwardPasses(autograd, functools.partial(_HEARS.steps_over, of_passes=True))
+    _HEARS.passes = BackwardPasses(torch.autograd, functools.partial(_HEARS.steps_over, of_passes=True))
     torchs.register_optimizer_step_pre_hook(_HEARS.before)
     torchs.register_optimizer_step_post_hook(_HEARS.after)
 
@@ -132,19 +131,15 @@ class _FirstStep:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            if self._loop is None and not _is_watched():
+            known = sys.modules.get("forgather_mem.engine.run_of")
+            is_watched = _current() is not None or (known is not None and known.RUNS.other_is_open(None))
+            if self._loop is None and not is_watched:  # by another training of ours, or after `watch()`
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop
 
 
 _HEARS = _FirstStep()
-
-
-def _is_watched() -> bool:
-    """Whether another training of ours runs, or `watch()` was called."""
-    known = sys.modules.get("forgather_mem.engine.run_of")
-    return _current() is not None or (known is not None and known.RUNS.other_is_open(None))
 
 
 def _observed_loop() -> ObservedLoop:

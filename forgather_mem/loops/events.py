@@ -19,8 +19,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
-_PASSES = ("forward", "backward")
-BEFORE_FORWARD = (*_PASSES, "data")  # or before the optimizer
+BEFORE_FORWARD = ("forward", "backward", "data")  # or before the optimizer
 # Inside each step, and most often of no interest to anybody.
 _INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
@@ -145,7 +144,7 @@ class LoopEvents:
 
     def enter(self, phase: str) -> None:
         """This phase begins; a pass that is open is over then."""
-        self.fence.call("phases", self.phases.turn, phase, _PASSES)
+        self.fence.call("phases", self.phases.turn, phase, BEFORE_FORWARD[:2])
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""

@@ -94,7 +94,10 @@ def _on_host(
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
     in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes, not failure.census)}
     if failure.requested_bytes is not None:
-        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, _given_back(whole)))
+        # What this process had more at its highest: of its addresses, or of its resident memory
+        status, now = kib_fields(read_once("/proc/self/status")), own_memory()
+        size, highest = (now.address_bytes, b"VmPeak") if whole else (now.resident_bytes, b"VmHWM")
+        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, status.get(highest, 0) - size))
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
@@ -108,12 +111,6 @@ def _on_host(
     else:
         in_use["data workers"] = workers_bytes
         failure.others_bytes = max(0, room.used_bytes - anonymous_bytes - workers_bytes)
-
-
-def _given_back(whole: bool) -> int:
-    """What this process had more at its highest: of its addresses, or of its resident memory."""
-    status, now = kib_fields(read_once("/proc/self/status")), own_memory()
-    return status.get(b"VmPeak", 0) - now.address_bytes if whole else status.get(b"VmHWM", 0) - now.resident_bytes
 
 
 def _beside(

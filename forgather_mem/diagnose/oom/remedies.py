@@ -71,8 +71,7 @@ def smaller_batches(failure: Failure) -> list[Change]:
     """As many rows a step in smaller micro-batches, the largest first."""
     settings = failure.settings
     # A Trainer goes back after each batch, whatever is called several times for it
-    keeps_graphs = failure.keeps_graphs or (not settings.is_trainers and any(_each_pass(failure)))
-    if keeps_graphs:
+    if failure.keeps_graphs or (not settings.is_trainers and any(_each_pass(failure))):
         return []
     rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
     whole, most = rows * accumulation, WHEN.most_parts * accumulation
