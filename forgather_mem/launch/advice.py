@@ -39,9 +39,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     at = report.oom or report.killed
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
-    if isinstance(at, KilledReport):
-        report = replace(report, advice=(*report.advice, *may_help_after(report)))
     failed = failed_training(report, time.time() + most_s)
+    if isinstance(at, KilledReport) and not report.advice and failed != "memory grows at each step":
+        report = replace(report, advice=tuple(may_help_after(report)))
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
