@@ -127,8 +127,7 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     assert failed_training(report_of(killed=grows, host=host, steps=30), 1e9) == "memory grows at each step"
     generating = report_of(killed=replace(killed, phase="generate"), host=host)
     generating.run.settings["generate.returns"] = "output_scores"
-    answer = failed_training(generating, 1e9), may_help_after(generating)[0].text
-    assert answer == ("a plan has no generate", "generate without output_scores")
+    assert may_help_after(generating)[0].text == "generate without output_scores"
     counted = replace(killed, oom_kill_after=0)
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 
