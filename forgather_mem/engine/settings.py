@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from forgather_mem.engine.phases import PhaseStack
 
+_RETURNED = "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions"
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
@@ -208,3 +209,9 @@ def _plain(value: object) -> object:
     """An enum by its value; nothing for what is empty."""
     value = getattr(value, "value", value)
     return value if isinstance(value, bool | int | float | str) and value != "" else None
+
+
+def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
+    """What `generate` is to return beside the tokens, and keeps until all are there, by its arguments' names."""
+    names = [name for name in _RETURNED if keywords.get(name, getattr(config, name, None))]
+    return ", ".join(names[1:]) if names[:1] == [*_RETURNED[:1]] else ""

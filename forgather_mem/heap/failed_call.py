@@ -86,12 +86,6 @@ def may_repeat(entry: TracebackType) -> bool:
     return bytecode.is_in_loop(entry.tb_frame.f_code, entry.tb_lasti)
 
 
-def has_gone_back(entry: TracebackType) -> bool:
-    """Whether the function has, before this line, called a backward pass."""
-    names = bytecode.names_before(entry.tb_frame.f_code, entry.tb_lasti)
-    return not {"backward", "manual_backward"}.isdisjoint(names)
-
-
 def loss_rows(entry: TracebackType) -> int | None:
     """The first size of the largest tensor that the line names, if a backward pass goes through one of them."""
     frame = entry.tb_frame

@@ -10,7 +10,14 @@ from forgather_mem.cli.command import Command
 from forgather_mem.cli.plan import answer_of_script
 from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.errors import say
-from forgather_mem.launch.failed_training import HARD_LIMIT, FailedTraining, KillInPlan, explained_kill, failed_training
+from forgather_mem.launch.failed_training import (
+    HARD_LIMIT,
+    FailedTraining,
+    KillInPlan,
+    explained_kill,
+    failed_training,
+    may_help_after,
+)
 from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.table import format_time
 from forgather_mem.system.memory_limit import own_limits, raise_own_limits
@@ -33,6 +40,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
     failed = failed_training(report, time.time() + most_s)
+    if isinstance(at, KilledReport) and not report.advice and failed != "memory grows at each step":
+        report = replace(report, advice=tuple(may_help_after(report)))
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
@@ -47,7 +56,6 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
         report = replace(report, killed=explained_kill(report, report.killed, where))
-    report = replace(report, advice=(*report.advice, *(checked(tuple[Change, ...], answer.get("others")) or ())))
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()

@@ -188,20 +188,16 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
 
     if report.oom is not None or report.killed is not None:
         return report
-    told = checked(LastError, _first_error(folder))
+    first = None
+    with missing(OSError, ValueError):  # that of the rank that failed first
+        first = _load(min(run_session.last_errors(folder), key=os.path.getmtime))
+    told = checked(LastError, first)
     if told is None:
         return report
     oom = told.oom
     if oom.phase in events.OPAQUE_PHASES - {"resume"}:  # left over from a training that had already ended
         oom = replace(oom, step=oom.step or report.steps)
     return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
-
-
-def _first_error(folder: str) -> object:
-    """What the rank that failed first has written; None if none has."""
-    with missing(OSError, ValueError):
-        return _load(min(run_session.last_errors(folder), key=os.path.getmtime))
-    return None
 
 
 def _load(path: str) -> object:

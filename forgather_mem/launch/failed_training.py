@@ -8,11 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH
+from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
+from forgather_mem.diagnose.oom.explanation import as_written
+from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
+from forgather_mem.diagnose.oom.remedies import may_help
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import STEP_PHASES
-from forgather_mem.telemetry.report import KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
 
@@ -88,7 +92,8 @@ def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
     if report.run.world_size > 1:
         return f"{report.run.world_size} processes trained together"
     leaked_bytes = (report.leak.bytes_per_step or 0) * report.steps if report.leak.verdict == "leak" else 0
-    if leaked_bytes > (report.oom.requested_bytes or 0 if report.oom is not None else 0):
+    asked_bytes, fit = (report.oom.requested_bytes or 0, report.oom.fit) if report.oom is not None else (0, None)
+    if leaked_bytes > asked_bytes or fit is not None:
         return "memory grows at each step"
     return _of_error(report, report.oom, until_s) if report.oom is not None else _of_kill(report, until_s)
 
@@ -156,6 +161,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     had = _measured(report, killed)
     if had.get("grown step by step", 0) > sum(had.get(part, 0) for part in (_OF_STEP, *_OF_PHASE.values(), "other")):
         return "memory grows at each step"
+    if killed.phase == "generate":
+        return "a plan has no generate"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -183,6 +190,16 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 # ---- after a kill ----
 
 
+def may_help_after(report: RunReport) -> list[Change]:
+    """What may help a process that was killed: it could not say so."""
+    assert report.killed is not None
+    told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
+    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
+    batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
+    case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    return as_written(may_help(case), settings.is_trainers)
+
+
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
     """The same with `why_now`, and with what was `in_use` when the limit was reached."""
     is_between = report.steps > 0 and killed.phase == "other"
@@ -197,19 +214,22 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
     over = max(0, -rest)
     # What comes last had not come whole; parameters come first
-    kept, graphs = ([part for part in planned.parts if part.startswith(of)] for of in (("`", "most in `"), "graph"))
+    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
+    graphs = [part for part in planned.parts if part.startswith("graph")]
+    needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
     had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
-        why = f"{'' if killed.step else 'in step 1 '}{planned.phase} takes {needed} of tensors (planned: {largest}); "
-        why += f"{room} were left, with gaps between them."
-        return replace(killed, why_now=f"{killed.why_now or ''} {why}".lstrip(), in_use=_with_size(had))
-    needed = "at most " * (planned.phase in ("data", BETWEEN)) + needed
-    why = f"{here}. The training's own tensors take {needed} there (planned); {format_bytes(rest)} came beside them."
-    return replace(killed, why_now=f"{why} {killed.why_now or ''}".rstrip(), in_use=_with_size(had))
+        where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
+        why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
+        words = killed.why_now or "", why
+    else:
+        of_all = f"The training's own tensors take {needed} there (planned)"
+        words = f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""
+    return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
 def others_bytes_of(killed: KilledReport) -> int:

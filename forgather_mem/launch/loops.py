@@ -12,7 +12,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.launch.import_hook import TOLD_BY
-from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.call_wrapping import around_calls, surrounded
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
@@ -24,12 +24,12 @@ _FEWEST = 16  # gradients may be accumulated before an optimizer that is made la
 
 def meet_optimizers() -> None:
     """torch's optimizers have just been imported: hear of their steps."""
-    del run_session.RESERVE[run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]  # a training needs the rest
+    # A training needs the rest. Of the first step nothing is known yet, and what looks into a failure is not loaded
+    del run_session.RESERVE[2 * run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]
     torchs, torch = sys.modules["torch.optim.optimizer"], sys.modules["torch"]
     saves = around_calls(torch.save, functools.partial(_told, "save"))
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
-    if (autograd := sys.modules.get("torch.autograd")) is not None:
-        _HEARS.passes = BackwardPasses(autograd, functools.partial(_HEARS.steps_over, of_passes=True))
+    _HEARS.passes = BackwardPasses(torch.autograd, functools.partial(_HEARS.steps_over, of_passes=True))
     torchs.register_optimizer_step_pre_hook(_HEARS.before)
     torchs.register_optimizer_step_post_hook(_HEARS.after)
 
@@ -38,17 +38,20 @@ def meet_methods(imported: str) -> None:
     """This module of `import_hook.TOLD_BY` has just been imported: hear of the calls of its methods."""
     for module, owner, method, what in TOLD_BY:
         if module == imported:
-            cls = getattr(sys.modules[module], owner)
-            setattr(cls, method, around_calls(getattr(cls, method), functools.partial(_told, what)))
+            surrounded(getattr(sys.modules[module], owner), method, functools.partial(_told, what), sees=True)
 
 
-def _told(what: str) -> AbstractContextManager[object]:
+def _told(what: str, *given: Any) -> AbstractContextManager[object]:
     if what == "step":
         _HEARS.steps_over()
         return nullcontext()
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
-    return nullcontext() if (loop := _current()) is None else loop.phase(what)
+    if (loop := _current()) is None:
+        return nullcontext()
+    if what == "generate":
+        loop.generates(given[0][0], given[1])
+    return loop.phase(what)
 
 
 @contextmanager
@@ -68,7 +71,7 @@ def _current() -> ObservedLoop | None:
     return observed.LOOPS.current() if observed is not None else None
 
 
-def lightning_callbacks() -> list[Any]:
+def lightning_callbacks() -> list[object]:
     """For Lightning's `callbacks_factory` entry point: what each of its Trainers gets; nothing outside a run."""
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return []
@@ -76,14 +79,14 @@ def lightning_callbacks() -> list[Any]:
     return [] if found is None else found
 
 
-def _of_lightning() -> list[Any]:
+def _of_lightning() -> list[object]:
     from forgather_mem.callbacks.lightning import LightningCallbacks
     from forgather_mem.launch.watching import callbacks_of_run
 
     return _Untold([LightningCallbacks(callbacks_of_run())])
 
 
-class _Untold(list[Any]):
+class _Untold(list[object]):
     """Callbacks that Lightning takes without a line about them on stderr, which it prints for a list that is true."""
 
     def __bool__(self) -> bool:
@@ -128,19 +131,15 @@ class _FirstStep:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            if self._loop is None and not _is_watched():
+            known = sys.modules.get("forgather_mem.engine.run_of")
+            is_watched = _current() is not None or (known is not None and known.RUNS.other_is_open(None))
+            if self._loop is None and not is_watched:  # by another training of ours, or after `watch()`
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop
 
 
 _HEARS = _FirstStep()
-
-
-def _is_watched() -> bool:
-    """Whether another training of ours runs, or `watch()` was called."""
-    known = sys.modules.get("forgather_mem.engine.run_of")
-    return _current() is not None or (known is not None and known.RUNS.other_is_open(None))
 
 
 def _observed_loop() -> ObservedLoop:
@@ -167,10 +166,8 @@ class BackwardPasses:
     """
 
     def __init__(self, autograd: ModuleType, stepped: Callable[[int], object]) -> None:
-        self._autograd, self._stepped = autograd, stepped
-        self._num_passes, self._is_over = 0, False
-        self._call = autograd.backward
-        self._ours = autograd.backward = around_calls(self._call, self._pass)  # type: ignore[attr-defined]
+        self._stepped, self._num_passes, self._is_over = stepped, 0, False
+        self._undo = surrounded(autograd, "backward", self._pass)
 
     @contextmanager
     def _pass(self) -> Iterator[None]:
@@ -183,8 +180,7 @@ class BackwardPasses:
     def end(self) -> None:
         """An optimizer steps: nothing is told from now on."""
         self._is_over = True
-        if self._autograd.backward is self._ours:
-            self._autograd.backward = self._call  # type: ignore[attr-defined]
+        self._undo()
 
     def _passed(self) -> None:
         from forgather_mem.probes.live_objects import live_objects

@@ -18,9 +18,9 @@ import torch
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
-from forgather_mem.diagnose.oom.explanation import as_written, in_own_loop
+from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
-from forgather_mem.diagnose.oom.remedies import may_help, plannable
+from forgather_mem.diagnose.oom.remedies import plannable
 from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
@@ -31,7 +31,7 @@ from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import OTHER_GRAPHS, Kept, StorageRequest
+from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
@@ -88,14 +88,6 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
     """Adds to what was found, again and again."""
     loop = OwnLoop(training) if isinstance(training, Script) else None
-    if failed.taken_bytes is None and failed.phase:  # nobody has named any
-        batch = Batch(failed.rows, failed.length) if failed.rows else None
-        settings, is_between = _settings(training, loop), failed.phase == "other"
-        case = Failure(phase=failed.phase, settings=settings, batch=batch, keeps_graphs=is_between)
-        found.others.extend(as_written(may_help(case), settings.is_trainers))
-        yield
-        if failed.phase == "generate":
-            raise PlanError("a plan has no generate")
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
     failure = Failure(
@@ -129,7 +121,6 @@ class PlannedRemedies:
     too_large: list[Change] = field(default_factory=list)
     kills: list[KillInPlan] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # why some could not be planned
-    others: list[Change] = field(default_factory=list)  # that may help
 
     def add(self, ladder: Sequence[Change], remedy: Remedy, planner: _Planner) -> Iterator[None]:
         """Of these changes the first that fits, or that none does; nothing where they can't be planned.
@@ -154,7 +145,7 @@ class PlannedRemedies:
     def answer(self) -> dict[str, object]:
         """In JSON's types."""
         changes = [change for _, change in sorted(self.changes, key=lambda told: told[0])]
-        lists = {"changes": changes, "too_large": self.too_large, "others": self.others}
+        lists = {"changes": changes, "too_large": self.too_large}
         told: dict[str, object] = {name: [to_dict(change) for change in found] for name, found in lists.items()}
         told["killed"] = to_dict(self.kills[-1]) if self.kills else None
         return told if self.changes or self.too_large or not self.problems else {**told, "problem": self.problems[0]}
@@ -246,6 +237,10 @@ class _Planner:
 
         With what each alters: nobody knows whether what is no list may go.
         """
+        if self._failed.phase == "other" and (copies := self.own.trace.copies):
+            need = self._bytes_of(replace(self.own, trace=self.own.trace.without(set().union(*copies.values()))))
+            change = doing(f"torch.save to a file, not a copy of {' and '.join(copies)}", "a file takes no memory")
+            yield from [(-1, self._with_peak(change, need))] * (need <= self.most_bytes)
         name, num_bytes, num_items = self._failed.grown
         for kept in [Kept(name, num_items, num_bytes, set())] if name else self.own.trace.kept:
             need = self._bytes_of(replace(self.own, trace=self.own.trace.without(kept.numbers)))
@@ -334,6 +329,7 @@ class _Planner:
 
     def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
         names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
+        names[COPIES] = f"a copy of {' and '.join(self.own.trace.copies)}"
         for kept in self.own.trace.kept[:1]:
             names[KEPT] = f"{'most in ' * (len(self.own.trace.kept) > 1)}{kept.name}"
         parts = {names.get(part, part): size for part, size in row.parts.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.recognition import close_fenced
@@ -19,7 +19,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
-BEFORE_FORWARD = ("backward", "data")  # or before the optimizer
+BEFORE_FORWARD = ("forward", "backward", "data")  # or before the optimizer
 # Inside each step, and most often of no interest to anybody.
 _INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
@@ -143,8 +143,8 @@ class LoopEvents:
     # ---- phases ----
 
     def enter(self, phase: str) -> None:
-        """This phase begins; a backward pass that is open is over then."""
-        self.fence.call("phases", self.phases.turn, phase, ("backward",))
+        """This phase begins; a pass that is open is over then."""
+        self.fence.call("phases", self.phases.turn, phase, BEFORE_FORWARD[:2])
 
     def leave(self, phase: str) -> None:
         """This phase is over, if it is open."""
@@ -170,23 +170,21 @@ class LoopEvents:
 
     def forward_begins(self, arguments: tuple[object, ...], keywords: dict[str, object]) -> None:
         """The outermost module is called with these."""
-        try:
-            self.phases.turn("forward", BEFORE_FORWARD)
-            self.phases.see_batch(arguments, keywords)
-        except self.fence.kept("phases"):
-            return
+        self.fence.call("phases", self.phases.turn, "forward", BEFORE_FORWARD)
+        self.fence.call("phases", self.phases.see_batch, arguments, keywords)
 
     def forward_ends(self, outputs: object) -> None:
-        """It has returned: the backward pass begins. None where an exception has left it."""
+        """It has returned; the loss may be computed now. None where an exception has left it."""
         if outputs is None and sys.exc_info()[0] is not None:
             self.fence.call("phases", self.phases.fail)
             return
-        try:
-            if self.phases.current == "forward":  # not inside an evaluation
-                self.phases.turn("backward", ("forward",))
-        except self.fence.kept("phases"):
-            return
         self.see_output(outputs)
+
+    def backward_begins(self) -> AbstractContextManager[None]:
+        """The backward pass does."""
+        if self.phases.current == "forward":  # not inside an evaluation
+            self.phases.turn("backward", ("forward",))
+        return nullcontext()
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""
@@ -194,7 +192,7 @@ class LoopEvents:
 
     def optimizer_begins(self) -> None:
         """The gradients are there, and the optimizer is called."""
-        self.leave("backward")
+        self.leave_all()
         self.fire("pre_optimizer_step")
         self.enter("optimizer")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from types import SimpleNamespace
@@ -15,13 +15,14 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.engine.run_of import RUNS
-from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
+from forgather_mem.engine.settings import asked_of_generate, settings_of_loaders, settings_of_others
 from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.loops.turns import Place, here, take_turns
 from forgather_mem.probes.live_objects import live_objects, near_objects
+from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
@@ -125,6 +126,14 @@ class ObservedLoop:
                 yield
         finally:
             self._is_told = was
+
+    def generates(self, model: object, keywords: Mapping[str, object]) -> None:
+        """This model generates, called with these."""
+        asked = asked_of_generate(
+            keywords.get("generation_config") or getattr(model, "generation_config", None), keywords
+        )
+        if asked and self._events is not None and (run := self._events.run()) is not None:
+            run.tell_settings({"generate.returns": asked})
 
     @property
     def steps_done(self) -> int:
@@ -294,6 +303,7 @@ class ObservedLoop:
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")
         events.fire("train_begin")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from forgather_mem.loops.events import LoopEvents
 from forgather_mem.loops.state import default_arguments, of_transformers
+from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.tracing import is_traced
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ class TrainingLoop:
             )
             hooks.callback(begins.remove)
             hooks.callback(ends.remove)
+            hooks.callback(surrounded(sys.modules["torch"].autograd, "backward", events.backward_begins))
         if hasattr(self.optimizer, "register_step_pre_hook"):
             begins = self.optimizer.register_step_pre_hook(lambda *_: None if is_traced() else self._optimizer_begins())
             ends = self.optimizer.register_step_post_hook(lambda *_: None if is_traced() else events.optimizer_ends())

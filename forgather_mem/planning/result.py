@@ -9,13 +9,13 @@ from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog, Trace
+from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, StorageLog, Trace
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
 PARTS = (
     *("parameters", "gradients", "optimizer", "activations", OTHER_GRAPHS, "batch", OTHER_MODELS, OTHER_TENSORS),
-    *(KEPT, "results", "callbacks", "temporaries"),
+    *(KEPT, COPIES, "results", "callbacks", "temporaries"),
 )
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections.abc import Iterator, Sequence, Set
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -16,7 +17,8 @@ import torch
 
 from forgather_mem.planning.batches import PlannedShape
 
-OTHER_GRAPHS = "graphs of other models"
+OTHER_GRAPHS, COPIES = "graphs of other models", "copies"
+_COPIED = {"parameters": "the model", "optimizer": "the optimizer's state"}
 
 
 class Stretch(NamedTuple):
@@ -66,6 +68,7 @@ class Trace(NamedTuple):
     Attributes:
         without_graph: The numbers of those that were made where autograd keeps no graph.
         kept: From step to step, beside the training's own, the most first.
+        copies: Those that `copy.deepcopy` has made, by what they are copies of, and the line.
     """
 
     events: Sequence[int] = ()
@@ -73,6 +76,7 @@ class Trace(NamedTuple):
     stretches: Sequence[Stretch] = ()
     without_graph: Set[int] = frozenset()
     kept: Sequence[Kept] = ()
+    copies: Mapping[str, Set[int]] = {}
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -105,7 +109,8 @@ class Trace(NamedTuple):
                     sizes.append(self.sizes[event])
                 kept.append(new[event])
         still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
-        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still)
+        copies = {name: {new[number] for number in made & new.keys()} for name, made in self.copies.items()}
+        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still, copies)
 
     def replaced_bytes(self, new: Kept) -> int:
         """Size of what goes at once when all of this is made, and was there before the first of it was."""
@@ -153,6 +158,7 @@ class StorageLog:
         self.making: str | None = None
         self.batch = PlannedShape()
         self.kept: Sequence[Kept] = ()
+        self._copies = defaultdict[str, set[int]](set)
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -170,6 +176,14 @@ class StorageLog:
                 self._gone(key, self._alive[key][1])
             self._alive[key] = weakref.ref(storage, lambda _: self._alive.pop(key, None) and None), known[1]
 
+    def copied(self, old: torch.Tensor, new: torch.Tensor, line: str) -> None:
+        """At this line a copy is made."""
+        (_, whole), (_, copy) = (self._alive.get(one.untyped_storage()._cdata, (None, -1)) for one in (old, new))
+        name = _COPIED.get(self.parts[whole] or "") if min(whole, copy) >= 0 else None
+        if name is not None and self.parts[copy] is None:
+            self.parts[copy] = COPIES
+            self._copies[f"{name} at {line}"].add(copy)
+
     def knows(self, tensor: torch.Tensor) -> bool:
         """Whether its storage is one of these."""
         return getattr(tensor, "_local_tensor", tensor).untyped_storage()._cdata in self._alive
@@ -179,7 +193,7 @@ class StorageLog:
         phases = [one.phase for one in self.stretches]
         of_last = len(phases) - 1 - phases[::-1].index("backward") if "backward" in phases else 0
         ended = max((at for at, phase in enumerate(phases[:of_last]) if phase == "optimizer"), default=-1)
-        for number in self.alive_of(None).values():
+        for number in (*self.alive_of(None).values(), *self.alive_of(COPIES).values()):
             if self._made_in[number] <= ended:
                 self.parts[number] = part
 
@@ -209,7 +223,7 @@ class StorageLog:
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
-        elif part is not None and self.parts[known[1]] is None:
+        elif part is not None and self.parts[known[1]] in (None, COPIES):
             self.parts[known[1]] = part
 
     def begin(self, phase: str, step: int | None = None) -> None:
@@ -227,7 +241,7 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept)
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, self._copies)
 
     def close(self) -> None:
         """Note nothing more."""

@@ -31,11 +31,6 @@ def inner_codes(code: CodeType) -> Iterator[CodeType]:
             yield from inner_codes(constant)
 
 
-def names_before(code: CodeType, position: int) -> set[str]:
-    """The names of variables, attributes and methods that stand before it."""
-    return {str(step.argval) for step in _last(code, position)[:-1] if step.opname != "LOAD_CONST"}
-
-
 def names_on_line(code: CodeType, position: int) -> set[str]:
     """The variables that the lines of the expression that runs read."""
     places = list(code.co_positions())

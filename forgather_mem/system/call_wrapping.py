@@ -17,18 +17,20 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
-Around = Callable[[], AbstractContextManager[object]]
+Around = Callable[..., AbstractContextManager[object]]
 
 _FENCE = FailureGuard()
 
 
-def around_calls(function: F, around: Around) -> F:
+def around_calls(function: F, around: Around, sees: bool = False) -> F:
     """The function with a new context around each call; of the same kind as the original.
 
     What fails in the context is logged, and the function does what it does without it.
 
     Supports functions, methods, coroutines and generators. A generator is inside the context from its first item to its
     end. While torch traces a function, there is no context.
+
+    With `sees` the context of a function is made with the arguments and keywords of the call.
 
     Raises:
         ValueError: for anything else, for example a class or an asynchronous generator.
@@ -50,7 +52,15 @@ def around_calls(function: F, around: Around) -> F:
     for is_kind, wrap in ((inspect.iscoroutinefunction, _coroutine), (inspect.isgeneratorfunction, _generator)):
         if is_kind(inner):
             return cast(F, functools.wraps(inner)(wrap(inner, around)))
-    return cast(F, functools.wraps(inner)(_function(inner, around)))
+    return cast(F, functools.wraps(inner)(_function(inner, around, sees)))
+
+
+def surrounded(owner: object, name: str, around: Around, sees: bool = False) -> Callable[[], None]:
+    """Put this around a module's or class's function; returns what undoes it, unless others are around it by then."""
+    call = getattr(owner, name)
+    ours = around_calls(call, around, sees)
+    setattr(owner, name, ours)
+    return lambda: setattr(owner, name, call if getattr(owner, name) is ours else getattr(owner, name))
 
 
 class _Fenced:
@@ -75,11 +85,11 @@ class _Fenced:
             _FENCE.call("what we do after a call", self._context.__exit__, kind, error, trace)
 
 
-def _function(function: Callable[P, R], around: Around) -> Callable[P, R]:
+def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[P, R]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         if in_traced_code():
             return function(*arguments, **keywords)
-        with _Fenced(around):
+        with _Fenced(functools.partial(around, arguments, keywords) if sees else around):
             try:
                 return function(*arguments, **keywords)
             except BaseException as error:  # the traceback is as without us

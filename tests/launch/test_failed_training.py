@@ -12,6 +12,7 @@ from forgather_mem.launch.failed_training import (
     KillInPlan,
     explained_kill,
     failed_training,
+    may_help_after,
     parsed_sizes,
 )
 from forgather_mem.reporting.build import build_report
@@ -124,6 +125,9 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     assert told(report_of(killed=replace(killed, phase="other"), host=host)).phase == "", "it has told of no step"
     grows = replace(killed, process_bytes_per_step=40.0 * MIB)
     assert failed_training(report_of(killed=grows, host=host, steps=30), 1e9) == "memory grows at each step"
+    generating = report_of(killed=replace(killed, phase="generate"), host=host)
+    generating.run.settings["generate.returns"] = "output_scores"
+    assert may_help_after(generating)[0].text == "generate without output_scores"
     counted = replace(killed, oom_kill_after=0)
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 

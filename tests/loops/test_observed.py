@@ -482,8 +482,9 @@ def test_of_steps_in_which_nothing_is_due_the_phases_are_known_all_the_same(when
         loss = model(torch.ones(1, 2)).sum()
         seen.append(phase())
         loss.backward()
+        seen.append(phase())
         optimizer.step()
         seen.append(phase())
     loop.close()
-    assert seen[-6:] == ["forward", "backward", "data"] * 2
+    assert seen[-8:] == ["forward", "forward", "backward", "data"] * 2, "the loss belongs to the forward pass"
     assert read == steps

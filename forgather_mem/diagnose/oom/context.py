@@ -43,8 +43,8 @@ class RunSettings:
 
     def number(self, argument: str, default: int = 1) -> int:
         """A size among the arguments."""
-        value = self.arguments.get(argument)
-        return value if isinstance(value, int) and value > 0 else default
+        value = str(self.arguments.get(argument))
+        return int(value) if value.isdecimal() and int(value) > 0 else default
 
 
 def settings_of(args: object, model: object = None, trainer: object = None) -> RunSettings:

@@ -76,7 +76,10 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
         leak: The verdict about leaks.
     """
     settings, batch, is_leak = failure.settings, failure.batch, _is_leak(failure, leak)
-    cure = Change(text=_cure(failure, leak), note="what grows at each step fills any memory")
+    suspect, held = next(iter(leak.suspects), None), _most_kept(failure)
+    name = held if suspect is None else suspect.held_by
+    text = (suspect and suspect.cure) or (f"keep less in {name}" if name else "find what grows at each step")
+    cure = Change(text=text, note="what grows at each step fills any memory")
     # No batch is small enough for a leak
     changes = as_written([cure] if is_leak else may_help(failure), settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
@@ -193,12 +196,6 @@ def _of_leak(failure: Failure, leak: LeakReport) -> str:
     at = "; it ran out" if first is None else f", {first.line_is}"
     held = (f", held by {name}" if name else "") + (f"{at} at {line}" if line else "")
     return f"a leak: {format_bytes(leak.bytes_per_step)} a step since step {leak.since_step:,}{held}."
-
-
-def _cure(failure: Failure, leak: LeakReport) -> str:
-    suspect = next(iter(leak.suspects), None)
-    name = _most_kept(failure) if suspect is None else suspect.held_by
-    return (suspect and suspect.cure) or (f"keep less in {name}" if name else "find what grows at each step")
 
 
 def _most_kept(failure: Failure) -> str:

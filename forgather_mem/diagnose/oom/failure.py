@@ -48,6 +48,7 @@ class Failure:
         steps_done: Number of finished steps of this run.
         in_training: Whether a training was watched, so that its history is known.
         is_planned: Whether a plan tells what is enough.
+        generated: What a generation was to return beside the tokens, by the names of arguments.
         keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
@@ -78,6 +79,7 @@ class Failure:
     in_training: bool = False
     is_planned: bool = False
     keeps_graphs: bool = False
+    generated: str = ""
 
     @property
     def where(self) -> Where:

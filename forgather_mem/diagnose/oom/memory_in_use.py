@@ -92,9 +92,12 @@ def _on_host(
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
-    in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes)}
+    in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes, not failure.census)}
     if failure.requested_bytes is not None:
-        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, _given_back(whole)))
+        # What this process had more at its highest: of its addresses, or of its resident memory
+        status, now = kib_fields(read_once("/proc/self/status")), own_memory()
+        size, highest = (now.address_bytes, b"VmPeak") if whole else (now.resident_bytes, b"VmHWM")
+        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, status.get(highest, 0) - size))
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
@@ -110,27 +113,22 @@ def _on_host(
         failure.others_bytes = max(0, room.used_bytes - anonymous_bytes - workers_bytes)
 
 
-def _given_back(whole: bool) -> int:
-    """What this process had more at its highest: of its addresses, or of its resident memory."""
-    status, now = kib_fields(read_once("/proc/self/status")), own_memory()
-    return status.get(b"VmPeak", 0) - now.address_bytes if whole else status.get(b"VmHWM", 0) - now.resident_bytes
-
-
 def _beside(
-    parts: Mapping[str, int], name: str | None, anonymous_bytes: int, before_bytes: int | None
+    parts: Mapping[str, int], name: str | None, anonymous_bytes: int, before_bytes: int | None, unseen: bool
 ) -> dict[str, int]:
     """What else this process has: what was there before the first step or is no heap, free heap, and the rest.
 
     Where the census has not seen what the phase keeps, as in compiled code, the rest counts for the phase. Before the
-    first step nothing has come since then: what is no tensor, array or object is Python's and the libraries'.
+    first step nothing has come since then: what is no tensor, array or object is Python's and the libraries', unless
+    there was no memory to look for these.
     """
     rest = max(0, anonymous_bytes - sum(parts.values()))
     unused = min(rest, unused_heap_bytes())
     libraries = rest - unused
-    if before_bytes is not None:
-        libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes))
+    if before_bytes is not None or unseen:
+        libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
     found = {"Python and libraries": libraries, FREE_HEAP: unused}
-    rest_of = name if name is not None and name not in parts else "other"
+    rest_of = "not looked into" if unseen else name if name is not None and name not in parts else "other"
     return {**found, rest_of: rest - unused - libraries}
 
 

@@ -14,6 +14,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.context import trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.engine.settings import asked_of_generate
 from forgather_mem.heap import failed_call
 from forgather_mem.heap.census import model_parameters, take_census
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_module, file_of, is_users
@@ -126,6 +127,7 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
+    config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
     return Failure(
         found=found,
         phase=phase,
@@ -137,6 +139,7 @@ def failure_at(
         census=take_census(failed, model, optimizer, passes, found.where == "host"),
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
+        generated=asked_of_generate(config, {}),
     )
 
 
@@ -212,8 +215,7 @@ def _phase_of_callback(event: str, inside: str | None, model: object) -> str | N
 def _phase_in(failed: Sequence[TracebackType], inside: str | None, told: str, model: object, optimizer: object) -> str:
     """By the traceback; what was told is coarse between steps and at startup, and decides where that shows nothing.
 
-    The traceback does not show where accelerate's `backward` calls an engine's optimizer step, nor that a loss is
-    computed: told is then the backward pass, which follows the forward pass of the model.
+    The traceback does not show where accelerate's `backward` calls an engine's optimizer step.
     """
     if inside == "generate":
         return inside
@@ -223,9 +225,7 @@ def _phase_in(failed: Sequence[TracebackType], inside: str | None, told: str, mo
         return "evaluate"
     if inside is None and "optimizer" in failed_call.copied_state(failed, model, optimizer)[1]:
         return "save"  # what a checkpoint is made of
-    if (inside, told) != (None, "backward") or any(map(failed_call.has_gone_back, filter(is_users, failed))):
-        return inside or told
-    return "forward"
+    return inside or told
 
 
 def _is_evaluating(failed: Sequence[TracebackType], model: object, optimizer: object) -> bool:

@@ -71,8 +71,7 @@ def smaller_batches(failure: Failure) -> list[Change]:
     """As many rows a step in smaller micro-batches, the largest first."""
     settings = failure.settings
     # A Trainer goes back after each batch, whatever is called several times for it
-    keeps_graphs = failure.keeps_graphs or (not settings.is_trainers and any(_each_pass(failure)))
-    if keeps_graphs or (failure.phase == "other" and failure.asks_at_once):
+    if failure.keeps_graphs or (not settings.is_trainers and any(_each_pass(failure))):
         return []
     rows, accumulation = settings.number(_OF_A_STEP[0], failure.rows or 1), settings.number(_OF_A_STEP[1])
     whole, most = rows * accumulation, WHEN.most_parts * accumulation
@@ -162,11 +161,13 @@ def _fewer_workers(failure: Failure) -> Iterator[Change]:
 
 
 def _generation(failure: Failure) -> Iterator[Change]:
+    if failure.generated:
+        yield doing(f"generate without {failure.generated}", "it keeps those of all tokens until the last one")
     if failure.settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
     else:
         yield doing("generate from one prompt at a time, then from more", rows=1)
-    yield doing("half as many new tokens, and a single beam")
+    yield doing("fewer new tokens, and a single beam")
 
 
 def _half_weights(failure: Failure) -> Iterator[Change]:
@@ -290,7 +291,8 @@ def _each_pass(failure: Failure) -> Iterator[Change]:
     for held in failure.census:
         if held.kind == "activations" and held.num_passes > 1 and held.name:
             text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
-            yield doing(text, f"each parameter is used {held.num_passes:,} times before one backward pass")
+            note = f"each parameter is used {held.num_passes:,} times before one backward pass"
+            yield doing(text, note, **{DETACHED: held.name})
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
@@ -336,7 +338,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
     Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
-    Remedy(f"{_PASSES} other", NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
+    Remedy(_PASSES, NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
     Remedy("data", NOTHING, _fewer_rows, "no plan has the data's own memory", is_ladder=True, reduces=("the batch",)),
     Remedy("startup data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),

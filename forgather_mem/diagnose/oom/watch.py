@@ -65,7 +65,7 @@ class OutOfMemoryWatch:
         self._snapshot_path: str | None = None
         self._ahead_frac = _AHEAD_FRAC if run.header.limit_kind in ("cgroup", "host") else math.inf
         self._is_near = False
-        run.at_close(self._give_back)
+        run.at_close(self._reserve.release)
         run_session.RESERVE.clear()
         self._reserve.take()
         is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
@@ -75,6 +75,7 @@ class OutOfMemoryWatch:
         run.watch_failure(self._failed)
         run.at_close(self._report)
         if self._snapshot is not None:
+            run.at_close(self._snapshot.stop)
             self._snapshot.start()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -134,11 +135,6 @@ class OutOfMemoryWatch:
         # A phase left by an exception has not finished
         if self._run.failed_phase is None:
             self.uses.phase_ended(phase)
-
-    def _give_back(self) -> None:
-        self._reserve.release()
-        if self._snapshot is not None:
-            self._snapshot.stop()
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())

@@ -79,6 +79,11 @@ def test_what_came_free_with_the_error_was_there_before() -> None:
         assert then.in_use[part] == then.freed_bytes
 
 
+def test_what_nobody_had_memory_to_look_into_is_no_librarys() -> None:
+    there, missed = (memory_then(HOST, "forward", census=census).in_use for census in ([Holding(name="all")], ()))
+    assert missed["not looked into"] > 0 == there.get("not looked into", 0)
+
+
 def test_data_workers_are_a_part_of_their_own() -> None:
     then = memory_then(HOST, "forward", workers_bytes=123 * MIB)
     assert then.in_use["data workers"] == 123 * MIB

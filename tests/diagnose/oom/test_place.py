@@ -212,13 +212,3 @@ def test_the_trained_model_in_evaluation_mode_evaluates_and_a_teacher_does_not()
     assert place(lambda: teacher(x), model, "forward").phase == "forward"
     model.train()
     assert place(lambda: model(x), model, "forward").phase == "forward"
-
-
-def test_what_is_computed_between_the_passes_belongs_to_the_first() -> None:
-    def after() -> None:
-        torch.zeros(1, requires_grad=True).sum().backward()
-        full()
-
-    assert place(full, told="backward").phase == "forward"
-    assert place(after, told="backward").phase == "backward"
-    assert place(full, told="optimizer").phase == "optimizer"
