@@ -70,26 +70,19 @@ class Coming(NamedTuple):
     size: int
     shape: PlannedShape
 
-    def note(self, is_of_longest: bool, taken: int = 0, others: Sequence[Coming] = ()) -> Note:
+    def note(self, is_of_longest: bool, taken: int = 0) -> Note:
         """What a reader has to know.
 
         Args:
             is_of_longest: Whether all of them are one, of the longest rows.
             taken: How many of their epoch came before these.
-            others: That are planned as well, for they may take more.
         """
-        length = self.shape.length
+        most = f": {self.shape.length:,} tokens" if self.shape.length and not self.shape.joined else ""
         if is_of_longest:
-            most = f": {length:,} tokens" if length and not self.shape.joined else ""
             joins, bound = (", joined: an upper bound", "at most") if self.shape.joined else ("", "exact")
             return Note(f"Batches are of the longest rows{most}{joins}; others take less.", cast(Bound, bound), True)
-        of = " and ".join({one.largest: one._named(taken) for one in (self, *others)}.values())
         which = f"Batches are the largest of the {taken + len(self.batches):,} that come in this order"
-        return Note(f"{which}: {of}.", lengths_differ=True)
-
-    def _named(self, taken: int) -> str:
-        each = f" to {self.shape.length:,} tokens" if self.shape.length and not self.shape.joined else ""
-        return f"number {taken + self.largest + 1:,}, {len(self.batches[self.largest]):,} rows{each}"
+        return Note(f"{which}{most}.", lengths_differ=True)
 
 
 def shape_of(batch: object) -> PlannedShape:

@@ -40,10 +40,13 @@ _SUMMED_IN_PLACE = (
     *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
     *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
 )
+_ASKING = tuple(getattr(torch.ops.aten, name).default for name in ("equal", "_local_scalar_dense", "item"))
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
 _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
+_ADD, _PUT = torch.ops.aten.add.Tensor, torch.ops.aten.index_put.default
 _FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter.src)
+_IN_PASSES = frozenset((*_FILLED, _ADD, _PUT))
 _NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 _MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
@@ -70,12 +73,12 @@ class Pretending(TorchDispatchMode):
         self._answers = answers or StandIns()
         self.log, self._on_device = log, on_device
         self.host = StorageLog() if on_device else None
-        self._fake, self.counts_values = _Fake(), False
+        self._fake, self.counts_values = FakeTensorMode(), False
         self._known = KnownOperations(self._fake, self._answers.known)
         self.unknown, self.unknown_in = self._known.unknown, self._known.unknown_in
         self._small: set[Key] = set()  # operations whose results are computed
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
-        self._sum: Callable[[], torch.Tensor | None] = lambda: None  # the last of two gradients, if it is not noted yet
+        self._sum: Callable[[], torch.Tensor | None] | None = None  # the last of two gradients, if it is not noted yet
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -96,32 +99,34 @@ class Pretending(TorchDispatchMode):
         if func is _DEVICE and type(args[0]) is FakeTensor and not self._fake.in_kernel_invocation:
             return args[0].fake_device  # asked as often as all else is
         keywords = kwargs or {}
-        if any(hasattr(kind, "__tensor_flatten__") for kind in types):
-            return NotImplemented  # what it is made of comes here
         key, given = self._known.key_of(func, args, keywords)
-        if func.namespace == "prim" or not all(map(self._is_own, given)):  # the former asks a tensor for its device
-            return func(*args, **keywords)
-        log = self._log_of(given)
+        if key is None and any(hasattr(kind, "__tensor_flatten__") for kind in types):
+            return NotImplemented  # what it is made of comes here
+        if func.namespace == "prim" or (key is None and not all(map(self._is_own, given))):
+            return func(*args, **keywords)  # the former asks a tensor for its device
+        log = self.log if self.host is None else self._log_of(given)
         self._answers.operations += 1
-        if (made := self._sum()) is not None:
-            log.saw(made)
+        if self._sum is not None:
+            made, self._sum = self._sum(), None
+            log.saw(made) if made is not None else None
         for tensor in given:
-            if not isinstance(tensor, FakeTensor) and not tensor.is_meta:  # those are known from when they were made
+            if type(tensor) is not FakeTensor and not tensor.is_meta:  # those are known from when they were made
                 log.saw(tensor)
+        is_sum = False
         # Of torch's own backward pass
-        passes = torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
-        passes = passes and isinstance(args[0], FakeTensor)
-        if passes and (func in _FILLED or (func is torch.ops.aten.index_put.default and len(args) > 3)):
-            return args[0]
-        result = NotImplemented if key is None else self._known.results(key, given)
+        passes = func in _IN_PASSES and torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        if passes and isinstance(args[0], FakeTensor) and (func is not _PUT or len(args) > 3):
+            if func is not _ADD:
+                return args[0]
+            is_sum = _may_reuse(args)  # counts where the first may be gone
+        result = self._known.results(key, given, None if is_sum else log.saw_storage)
         if result is NotImplemented:
             result = self._result(func, args, keywords, key, given)
-        if passes and func is torch.ops.aten.add.Tensor and _may_reuse(args):
-            self._sum = weakref.ref(cast(torch.Tensor, result))  # counts where the first may be gone
-            return result
-        for tensor in tensors_among(result):
-            if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
-                log.saw(tensor)
+            for tensor in tensors_among(result) if not is_sum else ():
+                if self._is_own(tensor) and (isinstance(tensor, FakeTensor) or not tensor.is_meta):
+                    log.saw(tensor)
+        if is_sum:
+            self._sum = weakref.ref(cast(torch.Tensor, result))
         # It finds rows that are masked as a whole
         if func is torch.ops.aten._safe_softmax.default and not self._on_device:
             log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
@@ -172,10 +177,8 @@ class Pretending(TorchDispatchMode):
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
             return func(*args, **keywords) if result is NotImplemented else result
-        if func in (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default):
-            return self._answers.value(cast(torch.Tensor, args[0]).dtype)
-        if func is torch.ops.aten.equal.default:
-            return self._answers.value(torch.bool)
+        if func in _ASKING:
+            return self._answers.value(torch.bool if func is _ASKING[0] else cast(torch.Tensor, args[0]).dtype)
         if _asks_for_finite(func, args) and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
             return torch.full(cast(torch.Tensor, args[0]).shape, func in _OF_FINITE)
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
@@ -208,7 +211,7 @@ class Pretending(TorchDispatchMode):
         if func is torch.ops.aten._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
-        result = func(*args, **keywords)
+        result = cast(torch.Tensor, self._known.computed(func, args, keywords))
         if func.overloadpacket in _NORMS and not self._on_device:  # that of the host does not follow the strides
             of = result[0].contiguous(memory_format=suggest_memory_format(args[0]))
             return (of, *result[1:])
@@ -257,7 +260,7 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords)
         size = 0
         with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
-            unknown = func(*self._blank(args), **self._blank(keywords))
+            unknown = self._known.computed(func, self._blank(args), self._blank(keywords))
             size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
         if size > _MOST_COMPUTED_BYTES:
             return unknown
@@ -277,11 +280,6 @@ def _together(func: Operation, args: Arguments, keywords: Keywords) -> object:
 
     args, keywords = tree_map_only(torch.Tensor, emptied, (list(args), dict(keywords)))
     return tree_map_only(torch.Tensor, lambda empty: given[id(empty)][1], func(*args, **keywords))
-
-
-class _Fake(FakeTensorMode):
-    def __deepcopy__(self, _: object) -> _Fake:
-        return self  # the copy of a tensor is one of the same mode
 
 
 def warm_up() -> None:

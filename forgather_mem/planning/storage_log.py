@@ -164,7 +164,7 @@ class StorageLog:
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
         """A tensor that exists; its storage is counted once, whatever its views."""
         for one in (tensor._indices(), tensor._values()) if tensor.is_sparse else (tensor,):
-            self._saw(getattr(one, "_local_tensor", one).untyped_storage(), part)
+            self.saw_storage(getattr(one, "_local_tensor", one).untyped_storage(), part)
 
     def shares(self, old: torch.Tensor, new: torch.Tensor) -> None:
         """The memory of one is that of the other in the training: whatever holds it still, it counts once."""
@@ -204,9 +204,10 @@ class StorageLog:
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""
         if storage._cdata in self._alive:
-            self._saw(storage, None)
+            self.saw_storage(storage)
 
-    def _saw(self, storage: torch.UntypedStorage, part: str | None) -> None:
+    def saw_storage(self, storage: torch.UntypedStorage, part: str | None = None) -> None:
+        """The same of a storage."""
         key, size = storage._cdata, storage.nbytes()
         known = self._alive.get(key)
         if known is not None and self.sizes[known[1]] != size:  # resized
@@ -219,7 +220,8 @@ class StorageLog:
             self.parts.append(part or self.making)
             self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
-            self.without_graph |= set() if torch.is_grad_enabled() else {number}
+            if not torch.is_grad_enabled():
+                self.without_graph.add(number)
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number

@@ -77,7 +77,7 @@ def test_the_largest_is_that_which_the_collator_makes_so_and_of_equals_one_with_
     among = largest_of(batches, sizes, padded, rows, [0, 2])
     assert among is not None
     of = "Batches are the largest of the 3 that come in this order"
-    assert among.note(False) == f"{of}: number 1, 2 rows to 9 tokens."
+    assert among.note(False) == f"{of}: 9 tokens."
     assert largest_of(batches, sizes, torch.stack, rows) is None  # type: ignore[arg-type]
 
 

@@ -27,7 +27,6 @@ from torch.utils._mode_utils import no_dispatch
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from forgather_mem.errors import ours
 from forgather_mem.heap.autograd import operations_of
 from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.isolation.child import forked
@@ -104,13 +103,9 @@ class Ahead:
     def tell(self, has_all: bool, most_steps: int = 0) -> None:
         """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
         if self._teller:
-            told = sorted({*self._news.values()}), has_all, most_steps
-            try:
-                data = pickle.dumps((*told, self._loop.answers.known))
-            except ours(Exception):  # an operation with an argument that is of this process
-                data = pickle.dumps((*told, {}))
+            told = sorted({*self._news.values()}), has_all, most_steps, self._loop.answers.known
             with os.fdopen(self._teller, "wb") as file:
-                file.write(data)
+                file.write(pickle.dumps(told))
             os._exit(0)
 
     def _look(self) -> None:

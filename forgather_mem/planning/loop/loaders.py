@@ -176,8 +176,7 @@ class Loaders:
             number += 1
         larger = self._larger(key, largest, range(number, len(known)), taken)
         if larger and not self._planned[*key, False, 0]:  # of the first epoch
-            first, *others = larger.values()
-            loop.notes.append(first.note(loop.wanted.rows is not None, taken, others))
+            loop.notes.append(next(iter(larger.values())).note(loop.wanted.rows is not None, taken))
         self._planned |= Counter({name: one.size for name, one in larger.items()})
         self.waiting.add(iterator())
         for at in sorted({one.largest for one in larger.values()}):
