@@ -128,7 +128,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if oom.why_now:
         lines += _indented(f"Why now: {oom.why_now}", width, hanging=9)
     lines += _indented(" ".join(f"{reason}." for reason in oom.not_because), width)
-    lines += _in_use_lines(oom.in_use, width)
+    # What the error freed on its way is known as far as the limit shows it
+    lines += _in_use_lines(oom.in_use, width, of_least=oom.where == "host" and oom.free_bytes is None)
     lines += _advice_lines(report, limit_bytes, oom.fit, width)
     if oom.no_help:
         lines += _indented(f"No help here: {oom.no_help}", width, hanging=2)
@@ -176,7 +177,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
     return [*lines, *(_advice_lines(report, report.host.limit_bytes, basis, width) if has_more else ())]
 
 
-def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
+def _in_use_lines(in_use: Mapping[str, int], width: int, of_least: bool = False) -> Sequence[str]:
     sizes = sorted(in_use.items(), key=lambda part: (part[0] == "other", -part[1]))
     total = sum(in_use.values())
     unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
@@ -184,7 +185,7 @@ def _in_use_lines(in_use: Mapping[str, int], width: int) -> Sequence[str]:
         f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
     )
     whole = f"{total / unit:,.{decimals}f} {'GiB' if unit == GIB else 'MiB'}"
-    told, further = f"  In use {whole}: {parts}", " " * 19
+    told, further = f"  In use {'at least ' * of_least}{whole}: {parts}", " " * 19
     return textwrap.wrap(told, width, subsequent_indent=further, break_on_hyphens=False) if in_use else []
 
 
