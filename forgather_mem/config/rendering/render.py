@@ -199,7 +199,7 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
             known.update(compiler.outline(at).blocks)
             at = job.parents.get(at.key)
         outline = compiler.outline(child)
-        chain = ", ".join(job.chain(key)) or None
+        chain = job.chain(key)
         if outline.outside is not None:
             place = child.place(outline.outside, chain=chain)
             meant = re.fullmatch(r"\[([\w-]+)!*\]?:?|([\w-]+)!*\]:?", (place.source_line or "").strip())
@@ -326,7 +326,7 @@ def _at(source: Source, line: int, error: Exception, message: str, hint: str | N
         hint = "Jinja reads YAML's comments, too: begin this one with ##"
     elif name := _UNQUOTED.match(text):
         hint = f'write the name in quotes: {name[1]} "{name[2]}"'
-    place = source.place(line, _column(text, error, message), ", ".join(chain) or None)
+    place = source.place(line, _column(text, error, message), chain)
     return place.error(message, hint=hint)
 
 
