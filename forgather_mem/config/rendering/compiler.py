@@ -8,7 +8,6 @@ this carries over to the next render.
 from __future__ import annotations
 
 import datetime
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -275,8 +274,8 @@ class Job:
 
     sources: Sources
     budgets: Limits
+    moment: datetime.datetime
     read: Callable[[int], None] = lambda num_chars: None
-    moment: datetime.datetime = field(default_factory=functools.partial(datetime.datetime.now, datetime.UTC))
     loads: list[Load] = field(default_factory=list)
     first: dict[str, Load] = field(default_factory=dict)
     parents: dict[str, Source] = field(default_factory=dict)

@@ -103,8 +103,7 @@ class Renderer:
         with self._lock:
             self._marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, self._read)
-            job.moment = moment or job.moment
+            job = Job(self._sources, self._budgets, moment or datetime.datetime.now(datetime.UTC), self._read)
             try:
                 text, values = self._run(self._compiler, job, source, wrapped)
                 unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
@@ -158,7 +157,7 @@ class Renderer:
         if len(text) > MAP_LIMITS.text:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
-        again = Job(self._sources, budgets, moment=job.moment)
+        again = Job(self._sources, budgets, job.moment)
         with self._lock:
             self._marks.reset()
             compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
