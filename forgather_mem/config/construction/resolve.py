@@ -126,7 +126,7 @@ class Resolver:
 
     def allows(self, node: CallNode) -> bool:
         """Whether the policy allows importing the name of a call."""
-        return self.policy.verdict(node.constructor, self._folder(node) if is_file(node) else None).allowed
+        return self.policy.verdict(node.constructor, self._folder(node)).allowed
 
     def calls(self, roots: Sequence[Value]) -> list[CallNode]:
         """All calls that the roots reach; their names are allowed and all variables bound.
@@ -160,9 +160,7 @@ class Resolver:
         Raises:
             TemplateError: if it does not exist or is refused. Exceptions of a module pass through.
         """
-        key: object = node.constructor
-        if is_file(node):
-            key = (node.constructor, self._folder(node), node.searchpath)
+        key = (node.constructor, self._folder(node), node.searchpath)
         found = self._callees.get(key)
         if found is None:
             with self._placed(node) as use:
@@ -261,8 +259,7 @@ class Resolver:
         return Paths(self.graph)  # when an error wants one
 
     def _use(self, node: CallNode, place: SourceLocation, path: str) -> NameUse:
-        directory = self._folder(node) if is_file(node) else None
-        return NameUse(node.constructor, place, path, directory, node.searchpath)
+        return NameUse(node.constructor, place, path, self._folder(node), node.searchpath)
 
     @contextmanager
     def _placed(self, node: CallNode) -> Iterator[NameUse]:
@@ -275,8 +272,9 @@ class Resolver:
                 error.__dict__.update(self.error(node, error.message, hint=error.hint).__dict__)
             raise
 
-    def _folder(self, node: Node) -> str | None:
-        return self.folder_of(self.graph.place(node.mark).template) if self.folder_of else None
+    def _folder(self, node: CallNode) -> str | None:
+        known = self.folder_of if is_file(node) else None
+        return known(self.graph.place(node.mark).template) if known else None
 
 
 def in_words(error: Exception) -> str:
