@@ -222,7 +222,7 @@ class WatchedLoop:
         self.latest: RunSummary | None = None  # of a training that has begun since
         RUNS.followers.add(self)
         self.callbacks = tuple(callbacks)
-        loop.at_close(self._show)
+        loop.on_close = self._show
 
     def __repr__(self) -> str:
         return run_session.why_off() if run_session.is_off() else "report() is that of this loop, which close() ends"

@@ -32,14 +32,13 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
         print_text(f"{name}: the policy refuses none of its names")
         return 0
     rows = [("name", "used at", "entry")]
-    for problem in found:
-        error = problem.error
+    for error in found:
         place = f"{error.template}:{error.line}:{error.column}"
-        entry = ", ".join(problem.entries) or "can't be allowed"
-        why = error.message.removeprefix(f"{problem.names[0]!r} ").rpartition(";")[0]
-        rows += [(problem.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
+        entry = ", ".join(error.entries) or "can't be allowed"
+        why = error.message.removeprefix(f"{error.names[0]!r} ").rpartition(";")[0]
+        rows += [(error.names[0], place, entry if why == NOT_LISTED else f"{entry}   ({why})")]
     print_rows(rows)
-    entries = list(dict.fromkeys(entry for problem in found for entry in problem.entries))
+    entries = list(dict.fromkeys(entry for error in found for entry in error.entries))
     question = f"Allow {', '.join(entries)} for everything that is run in {Path.cwd()}?"
     if not entries or not (yes or _confirmed(question)):
         return FAILURE

@@ -89,13 +89,10 @@ def policy_of(allow: Sequence[str] = (), allow_files: Sequence[Path] = (), unsaf
     for file in allow_files:
         if not file.expanduser().exists():
             raise UsageError(f"--allow-file: there is no file {str(file)!r}")
-    if unsafe_any:
-        policy = Policy.UNSAFE_ANY
-    else:
-        try:
-            policy = Policy.of_person(allow, allow_files)
-        except ValueError as error:
-            raise UsageError(str(error)) from error
+    try:
+        policy = Policy.UNSAFE_ANY if unsafe_any else Policy.of_person(allow, allow_files)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if policy.opens_modules and os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     return policy

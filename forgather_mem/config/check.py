@@ -50,11 +50,6 @@ class Problem:
     error: TemplateError
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The refused names concerned."""
-        return self.error.names if isinstance(self.error, Refused) else ()
-
-    @property
     def entries(self) -> tuple[str, ...]:
         """The allow entries that open them."""
         return self.error.entries if isinstance(self.error, Refused) else ()
@@ -77,11 +72,11 @@ def problems_of(
         variables: Its variables, for Jinja and for `!var`.
         target: The list of callbacks.
     """
-    misfits = list(_misfits(config, variables))
+    misfits = config.misfits(context_vars=variables)
     found = (
         (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
-        refused(environment, config, misfits),
-        (problem for problem in misfits if problem.kind == "misfit"),
+        (Problem(kind="refused", error=error) for error in refused(environment, config, misfits)),
+        (Problem(kind="misfit", error=error) for error in misfits if not isinstance(error, Refused)),
         (Problem(kind="unbound", error=error) for error in config.unbound(variables)),
         unused(config, name, variables),
         _without_targets(config),
@@ -92,7 +87,9 @@ def problems_of(
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
 
 
-def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Problem] | None = None) -> list[Problem]:
+def refused(
+    environment: ConfigEnvironment, config: Config, misfits: Iterable[TemplateError] | None = None
+) -> list[Refused]:
     """What the policy refuses: names by their text, and by where the object is defined; addresses, also computed ones.
 
     Args:
@@ -105,9 +102,9 @@ def refused(environment: ConfigEnvironment, config: Config, misfits: Iterable[Pr
         try:
             environment.policy.check([use])
         except Refused as error:
-            found.append(Problem(kind="refused", error=error))
-    known = _misfits(config, {}) if misfits is None else misfits
-    return found + [problem for problem in known if problem.kind == "refused"]
+            found.append(error)
+    known = config.misfits() if misfits is None else misfits
+    return found + [error for error in known if isinstance(error, Refused)]
 
 
 def unused(config: Config, name: str, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:
@@ -123,11 +120,6 @@ def unused(config: Config, name: str, variables: Mapping[str, object], path: str
             yield Problem(kind="unused", error=error)
         if isinstance(value, Mapping):
             yield from unused(config, name, value, f"{path}{key}.")
-
-
-def _misfits(config: Config, variables: Mapping[str, object]) -> Iterator[Problem]:
-    for error in config.misfits(context_vars=variables):
-        yield Problem(kind="refused" if isinstance(error, Refused) else "misfit", error=error)
 
 
 def _without_targets(config: Config) -> Iterator[Problem]:

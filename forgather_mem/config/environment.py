@@ -72,8 +72,7 @@ class ConfigEnvironment:
             raise ValueError("give allow and allow_files, or a policy; not both")
         self.policy = policy or Policy.of_person(allow, allow_files)
         self._budgets = budgets or DEFAULT_LIMITS
-        folders = searchpath if isinstance(searchpath, str | os.PathLike) else tuple(searchpath)
-        self._searcher = Searcher(folders, self._budgets)
+        self._searcher = Searcher(searchpath, self._budgets)
         self._global_vars = global_vars or {}
         self._warned: set[str] = set()
 

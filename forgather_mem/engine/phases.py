@@ -129,7 +129,7 @@ class PhaseStack:
             try:
                 if _wants_steps(watching) or (rare and not watching.off):
                     watching.begin(phase)
-                    if rare or watching.hears_ends or watching.watcher.wants_end:
+                    if rare or getattr(watching.watcher, "wants_end", True):
                         told.append(watching)
             except self._fence.struck(watching):
                 continue
@@ -168,21 +168,14 @@ class PhaseStack:
 
 
 class _Watching(Guarded):
-    """A watcher, with its members read once where that is possible, and its failures in a row.
-
-    Attributes:
-        always: Whether it has no `wants_begin`.
-        hears_ends: Whether it has no `wants_end`.
-    """
+    """A watcher, with its members read once where that is possible, and its failures in a row."""
 
     def __init__(self, watcher: PhaseWatcher) -> None:
         super().__init__(f"{type(watcher).__name__}'s phases")
-        self.watcher: Any = watcher
+        self.watcher = watcher
         self.begin, self.end = watcher.phase_begin, watcher.phase_end
-        self.always = not hasattr(watcher, "wants_begin")
-        self.hears_ends = not hasattr(watcher, "wants_end")
 
 
 def _wants_steps(watching: _Watching) -> bool:
     """Whether this watcher hears when a phase of a step begins now."""
-    return not watching.off and (watching.always or watching.watcher.wants_begin)
+    return not watching.off and getattr(watching.watcher, "wants_begin", True)

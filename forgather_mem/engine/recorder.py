@@ -242,7 +242,6 @@ class WorkSet:
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence
         self._works: dict[int, tuple[Work | Begins, Work]] = {}  # by the id of what the rule names, which comes first
-        self._probes: dict[type, Work] = {}
         self._readings: dict[Hashable, Work | Begins] = {}
 
     def begun(self, named: Work | Begins, run: RunInfo) -> Work:
@@ -260,11 +259,7 @@ class WorkSet:
     def read(self, name: str, moment: Moment, sample: Sample) -> Mapping[str, float]:
         """Readings with this name, from the probe that gives it; empty where only a rule can read it."""
         probe_class = probe_of(name)
-        if probe_class is None:
-            return {}
-        if probe_class not in self._probes:
-            self._probes[probe_class] = self.begun(probe_class(), moment.run)
-        return self._probes[probe_class](moment, sample)
+        return {} if probe_class is None else self.begun(probe_class(), moment.run)(moment, sample)
 
     def of(self, *classes: type) -> list[Work]:
         """Those that have begun of these classes."""
@@ -277,5 +272,5 @@ class WorkSet:
 
     def clear(self) -> None:
         """Drop all of them."""
-        for known in (self._works, self._probes, self._readings):
-            known.clear()
+        self._works.clear()
+        self._readings.clear()

@@ -282,9 +282,9 @@ class Run:
         """What the sinks add to the trainer's own log line, whose names these are; with the prefix of an evaluation."""
         prefix = evaluation_prefix(line)
         if not prefix:
-            return self.sinks.log_values(self.step)
+            return self.sinks.numbers("log_values", lambda: self.step)
         moment = Moment("evaluate", self.step, None, None, None, None, {}, self)
-        values = self.sinks.evaluation_values(functools.partial(self.recorder.read_aside, moment))
+        values = self.sinks.numbers("evaluation_values", functools.partial(self.recorder.read_aside, moment))
         return {prefix + name: value for name, value in values.items()}
 
     # ---- when the process ends, or is forked ----

@@ -58,19 +58,17 @@ class SinkSet:
             self.add(console, run)
         console.say(text)
 
-    def log_values(self, step: int) -> dict[str, float]:
-        """What the sinks add to the trainer's own log line; plain numbers only."""
-        return self._numbers("log_values", step)
+    def numbers(self, method: str, make: Callable[[], object]) -> dict[str, float]:
+        """What the sinks with this method add to the trainer's own log line; plain numbers only.
 
-    def evaluation_values(self, read: Callable[[], Sample]) -> dict[str, float]:
-        """The same for the line of an evaluation, from a reading at its end, made if a sink wants it."""
-        if any(hasattr(sink, "evaluation_values") for sink in self._sinks):
-            return self._numbers("evaluation_values", read())
-        return {}
-
-    def _numbers(self, method: str, argument: object) -> dict[str, float]:
+        Args:
+            method: "log_values", or for the line of an evaluation "evaluation_values".
+            make: Makes its argument, if a sink has the method.
+        """
         values: dict[str, float] = {}
-        for sink in self._sinks:
+        asked = [sink for sink in self._sinks if hasattr(sink, method)]
+        argument = make() if asked else None
+        for sink in asked:
             new = self._fence.call_part(sink, method, argument)
             values.update(self._fence.call(f"{type(sink).__name__}.{method}", plain_numbers, new) or {})
         return values

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import first_line
@@ -197,23 +198,16 @@ class RunSummary:
         self.steady_steps = 0
         self.num_costs = 0  # records whose steps' cost was added
         self.findings: list[Finding] = []
-        self._told: RunReport | None = None
         self.leak_step = 0
         self.of_settings = 0, "settings"
         self.switched_off = [*switched_off]
 
-    @property
+    @cached_property
     def told(self) -> RunReport:
-        if self._told is None:
-            # The report's classes take half a MiB: most trainings need them when they end
-            from forgather_mem.telemetry.report import RunReport
+        # The report's classes take half a MiB: most trainings need them when they end
+        from forgather_mem.telemetry.report import RunReport
 
-            self._told = RunReport()
-        return self._told
-
-    @told.setter
-    def told(self, told: RunReport) -> None:
-        self._told = told
+        return RunReport()
 
     @property
     def oom(self) -> Mapping[str, object] | None:

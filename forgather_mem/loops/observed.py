@@ -59,6 +59,7 @@ class ObservedLoop:
     Attributes:
         is_over: Whether it hears of nothing any more.
         has_failed: Whether it could not begin; it is over then.
+        on_close: Called when a training that has begun is over.
     """
 
     def __init__(self, args: Any, make_callbacks: MakeCallbacks, *, gives_way: bool = False) -> None:
@@ -71,7 +72,7 @@ class ObservedLoop:
         self._rounds = OptimizerRounds(())
         self._models = Outermost()
         self._hooks = ExitStack()
-        self._at_close: list[Callable[[], object]] = []
+        self.on_close: Callable[[], object] | None = None
         self._thread = 0
         self._beginning = threading.Lock()
         self._watches = False  # no other training of ours tells of this step
@@ -87,10 +88,6 @@ class ObservedLoop:
         self._hooks.callback(of_torch.register_optimizer_step_pre_hook(self.before).remove)
         self._hooks.callback(of_torch.register_optimizer_step_post_hook(self.after).remove)
 
-    def at_close(self, call: Callable[[], object]) -> None:
-        """Call this when a training that has begun is over."""
-        self._at_close.append(call)
-
     def close(self, error: BaseException | None = None) -> None:
         """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
         events = self._events
@@ -101,8 +98,7 @@ class ObservedLoop:
             return
         self.fence.call("the end of a loop", self._finish, events, error)
         events.close(error)
-        for call in self._at_close:
-            self.fence.call("the end of a loop", call)
+        self.fence.call("the end of a loop", self.on_close)
 
     # ---- what a loop may tell by itself ----
 

@@ -51,7 +51,6 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
     def __init__(self, context: Untyped) -> None:
         self._provider = context.data_provider
         assert self._provider is not None, "no data provider"
-        self._metadata = base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
 
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
@@ -66,7 +65,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
         return bool(self._tags(tensorboard_context.RequestContext(), ""))
 
     def frontend_metadata(self) -> Untyped:
-        return self._metadata
+        return base_plugin.FrontendMetadata(es_module_path="/follow.js", tab_name="Memory")
 
     def _runs(self, environ: Environ) -> str:
         runs = sorted(self._tags(plugin_util.context(environ), plugin_util.experiment_id(environ)))

@@ -94,7 +94,6 @@ class _Device:
         peaks = peaks_of(allocator)
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext if peaks is None else peaks.held
         self._reset = probe.reset_peaks
-        self._run = run
         self._window = None if peaks is None else peaks.open(reset=probe.reset_peaks)
         self._told_bytes = 0  # the highest peak seen here
         _, self._total_bytes = driver_memory(allocator) or (0, 0)
@@ -103,7 +102,7 @@ class _Device:
         rare = [("what is left on the device", self._headroom)] * has_headroom
         rare += [("what other processes hold on the device", self._others)] * probe.others
         self._rare += ((what, TimeBudget(HEADROOM_EVERY_S, budget_frac=probe.budget_frac), read) for what, read in rare)
-        run.at_close(self._close)
+        run.at_close(lambda: self._close(run))
 
     def read(self) -> dict[str, float]:
         """All numbers that are due, by their names for the current device."""
@@ -144,11 +143,11 @@ class _Device:
         peak = gauge(self.allocator.stats(), "allocated_bytes", "peak")
         return self._window is not None and peak is not None and peak > RISEN * self._told_bytes
 
-    def _close(self) -> None:
+    def _close(self, run: RunInfo) -> None:
         """Report readings that were taken less often than asked."""
         if self._window is not None:
             self._window.close()
-        self._rare.tell(self._run)
+        self._rare.tell(run)
 
     def _headroom(self, stats: Nested) -> dict[str, float]:
         room = room_of(self.allocator, stats)

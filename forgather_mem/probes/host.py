@@ -68,12 +68,11 @@ class _Host:
     """The probe in one run."""
 
     def __init__(self, probe: HostProbe, peaks: PeakWindows[HostMark], run: RunInfo) -> None:
-        self._run = run
         self._rare = RareReadings()
         self._pss_skipped_at_bytes = 0
         self._peaks = peaks
         self._window = peaks.open(reset=False)
-        run.at_close(self._close)
+        run.at_close(lambda: self._close(run))
         self._told_bytes = 0  # the peak returned last
         self._own = Path(probe.proc_root) / "self"
         self._rooms = HostRooms(probe.proc_root, probe.cgroup_root)
@@ -110,14 +109,14 @@ class _Host:
         peak: int = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
         return peak > RISEN * self._told_bytes and self._peaks.mark.peak_bytes(0) == peak
 
-    def _close(self) -> None:
+    def _close(self, run: RunInfo) -> None:
         """Report readings that were taken less often than asked, or not at all."""
         self._window.close()
-        self._rare.tell(self._run)
+        self._rare.tell(run)
         if self._pss_skipped_at_bytes:
             size, most = format_bytes(self._pss_skipped_at_bytes), format_duration(PSS_MOST_S)
             text = f"PSS: not read at {size} resident; that would have taken more than {most}"
-            self._run.emit(backed_off(self._run, "PSS", text))
+            run.emit(backed_off(run, "PSS", text))
 
     def _limit_values(self) -> dict[str, float]:
         room = next(iter(self._rooms.read()), None)

@@ -66,7 +66,6 @@ class _Phases:
 
     def __init__(self, probe: PhaseProbe, run: RunInfo) -> None:
         self._probe = probe
-        self._run = run
         self._open: list[_Phase] = []
         self._peaks: dict[str, float] = {}
         self._is_first = STARTUP.was_before(run)  # training of this process
@@ -75,7 +74,7 @@ class _Phases:
         self._unpaid_s, self._num_steps = 0.0, 0
 
         host = host_peaks()
-        run.at_close(self._close)
+        run.at_close(lambda: self._close(run))
         if host is not None:  # while a window is open, the kernel's files stay open; its end closes them
             run.at_close(host.open(reset=False).close)
         run.watch_phases(self)
@@ -144,10 +143,10 @@ class _Phases:
         if age_s is not None:
             self._peaks["step/startup_s"] = age_s
 
-    def _close(self) -> None:
+    def _close(self, run: RunInfo) -> None:
         """End what was left open, and report which phases were left out."""
         self._open.clear()
-        self._pace.tell(self._run, "phases")
+        self._pace.tell(run, "phases")
 
 
 @dataclass(slots=True)

@@ -54,8 +54,7 @@ class _Collector:
     def __init__(self, probe: PythonProbe, run: RunInfo) -> None:
         self._pace = TimeBudget(probe.tracked_every_s, budget_frac=probe.budget_frac, expected_s=_COUNTING_S)
         self._pauses = _Pauses()
-        self._run = run
-        run.at_close(self._close)
+        run.at_close(lambda: self._close(run))
         gc.callbacks.append(self._pauses.callback)
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
@@ -80,10 +79,10 @@ class _Collector:
             values |= pace.take(lambda: {"gc/tracked": emptied(gc.get_objects()) + gc.get_freeze_count()})
         return values
 
-    def _close(self) -> None:
+    def _close(self, run: RunInfo) -> None:
         with contextlib.suppress(ValueError):  # the list was emptied elsewhere
             gc.callbacks.remove(self._pauses.callback)
-        self._pace.tell(self._run, "tracked objects")
+        self._pace.tell(run, "tracked objects")
 
 
 class _Pauses:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from pathlib import Path
 from types import NoneType, UnionType
@@ -175,26 +175,24 @@ def _fit_table(value: object, kind: object, place: str, wrong: list[str]) -> dic
     if not isinstance(value, dict):
         wrong.append(place)
         return {}
-    fitted = {}
-    for name, part in value.items():
-        before = len(wrong)
-        new = _fit(part, kind, f"{place}.{name}", wrong)
-        if len(wrong) == before:
-            fitted[name] = new
-    return fitted
+    return dict(_fitted(((name, part, f"{place}.{name}") for name, part in value.items()), kind, wrong))
 
 
 def _fit_rows(value: object, kinds: tuple[object, ...], place: str, wrong: list[str]) -> tuple[object, ...]:
     if not isinstance(value, list) or (kinds[-1] is not ... and len(value) != len(kinds)):
         wrong.append(place)
         return ()
-    rows = []
-    for number, row in enumerate(value[:_MAX_ROWS]):
+    rows = ((number, row, f"{place}[{number}]") for number, row in enumerate(value[:_MAX_ROWS]))
+    return tuple(row for _, row in _fitted(rows, kinds[0], wrong))
+
+
+def _fitted(parts: Iterable[tuple[T, object, str]], kind: object, wrong: list[str]) -> Iterator[tuple[T, object]]:
+    """The parts that are of this kind, each with its key."""
+    for key, part, place in parts:
         before = len(wrong)
-        fitted = _fit(row, kinds[0], f"{place}[{number}]", wrong)
+        fitted = _fit(part, kind, place, wrong)
         if len(wrong) == before:
-            rows.append(fitted)
-    return tuple(rows)
+            yield key, fitted
 
 
 def _is_part(kind: object) -> bool:

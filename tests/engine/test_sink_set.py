@@ -71,7 +71,7 @@ def test_only_write_is_needed() -> None:
     sinks.add(least, RUN)
     used(sinks)
     sinks.collect_problems(summary)
-    assert sinks.log_values(3) == {}
+    assert sinks.numbers("log_values", lambda: 3) == {}
     assert (least.samples, summary.switched_off, sinks.event_folder()) == ([SAMPLE], [], None)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -103,14 +104,6 @@ def test_a_log_that_was_cut_off_anywhere_is_read_as_far_as_it_goes(
     assert text_of(report)
 
 
-def test_a_log_that_another_process_went_on_with_tells_of_that_one_only(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=400)
-    first = path.read_bytes()
-    second = log_of(tmp_path, steps=30, pid=2**22 + 6).read_bytes()
-    path.write_bytes(first + second)
-    assert read_run(tmp_path)["steps"] == 30
-
-
 def test_a_log_that_was_begun_anew_for_its_size_is_one(tmp_path: Path) -> None:
     lines = log_of(tmp_path, steps=40).read_bytes().splitlines(True)
     (tmp_path / "memory.rank0.jsonl.1").write_bytes(b"".join(lines[:20]))
@@ -187,8 +180,11 @@ def test_a_torn_roll_up_is_passed_over(tmp_path_factory: pytest.TempPathFactory,
     assert comparable(folder / "run") == without_roll_ups(path, folder / "old")
 
 
-def test_a_roll_up_of_a_process_before_does_not_tell_of_this_one(tmp_path: Path) -> None:
-    path = long_log(tmp_path)
+@pytest.mark.parametrize("made_by", [lambda folder: log_of(folder, steps=400), long_log], ids=["log", "with roll-ups"])
+def test_a_log_that_another_process_went_on_with_tells_of_that_one_only(
+    tmp_path: Path, made_by: Callable[[Path], Path]
+) -> None:
+    path = made_by(tmp_path)
     first = path.read_bytes()
     second = log_of(tmp_path, steps=30, pid=2**22 + 6).read_bytes()
     path.write_bytes(first + second)

@@ -148,9 +148,8 @@ class Builder:
         except (TooLarge, TypeError, ValueError) as error:
             raise self._resolver.error(node, str(error)) from error
         self._resolver.check(node, callee, node.args, node.kwargs, more_come=more_come)
-        if callee.is_guarded:
-            named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
-            self._resolver.guard(node, callee, node.args, named, self._arguments_check)
+        named = node.kwargs if node.latent is None else {**node.kwargs, "latent_args": node.latent}
+        self._resolver.guard(node, callee, node.args, named, self._arguments_check)
 
     def value(self, root: Value) -> object:
         """The object for a part of the graph."""

@@ -48,14 +48,10 @@ class Search:
         """Compare a call with its callable; False if that has to end here."""
         for part in self._resolver.parts(node):
             self._users.setdefault(id(part), []).append(node)
-        if isinstance(node, VarNode):
-            if not node.has_default and node.variable not in self._resolver.variables:
-                self._unbuildable.add(id(node))
-            return True
-        if not isinstance(node, CallNode):
-            return True
-        if not self._resolver.allows(node):
+        is_open = isinstance(node, VarNode) and not node.has_default and node.variable not in self._resolver.variables
+        if is_open or (isinstance(node, CallNode) and not self._resolver.allows(node)):
             self._unbuildable.add(id(node))
+        if not isinstance(node, CallNode) or id(node) in self._unbuildable:
             return True
         try:
             callee = self._builder.callee(node)

@@ -11,6 +11,7 @@ import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
+from functools import cached_property
 
 from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
@@ -102,11 +103,10 @@ class Resolver:
     num_chars: int = 0
     folder_of: Callable[[str], str | None] | None = None
     _callees: dict[object, Callee] = field(default_factory=dict)
-    _paths: Paths | None = None  # found when an error wants one
 
     def __getstate__(self) -> dict[str, object]:
         graph = Graph(root=None)  # its `locate` belongs to a load that has ended
-        return {**self.__dict__, "graph": graph, "folder_of": None, "_callees": {}, "_paths": None}
+        return {**self.__dict__, "graph": graph, "folder_of": None, "_callees": {}, "_paths": Paths(graph)}
 
     def narrowed(self, names: Iterable[str]) -> Resolver:
         """A copy with only some of the variables, so that it keeps no more alive than it needs."""
@@ -126,7 +126,7 @@ class Resolver:
 
     def allows(self, node: CallNode) -> bool:
         """Whether the policy allows importing the name of a call."""
-        return self.policy.verdict(node.constructor, self._folder(node) if is_file(node) else None).allowed
+        return self.policy.verdict(node.constructor, self._folder(node)).allowed
 
     def calls(self, roots: Sequence[Value]) -> list[CallNode]:
         """All calls that the roots reach; their names are allowed and all variables bound.
@@ -160,9 +160,7 @@ class Resolver:
         Raises:
             TemplateError: if it does not exist or is refused. Exceptions of a module pass through.
         """
-        key: object = node.constructor
-        if is_file(node):
-            key = (node.constructor, self._folder(node), node.searchpath)
+        key = (node.constructor, self._folder(node), node.searchpath)
         found = self._callees.get(key)
         if found is None:
             with self._placed(node) as use:
@@ -179,7 +177,7 @@ class Resolver:
             nodes.setdefault((node.constructor, node.searchpath), node)
             if len(nodes) == MAX_NAMES:
                 break
-        return [self._use(node, self.graph.place(node.mark), self._path(node) or "") for node in nodes.values()]
+        return [self._use(node, self.graph.place(node.mark), self._paths.of(node) or "") for node in nodes.values()]
 
     def check(
         self,
@@ -254,16 +252,14 @@ class Resolver:
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
         marks = node.marks if isinstance(node, CallNode) else {}
-        return self.graph.place(marks.get(argument, node.mark)).error(message, path=self._path(node), hint=hint)
+        return self.graph.place(marks.get(argument, node.mark)).error(message, path=self._paths.of(node), hint=hint)
 
-    def _path(self, node: Node) -> str | None:
-        if self._paths is None:
-            self._paths = Paths(self.graph)
-        return self._paths.of(node)
+    @cached_property
+    def _paths(self) -> Paths:
+        return Paths(self.graph)  # when an error wants one
 
     def _use(self, node: CallNode, place: SourceLocation, path: str) -> NameUse:
-        directory = self._folder(node) if is_file(node) else None
-        return NameUse(node.constructor, place, path, directory, node.searchpath)
+        return NameUse(node.constructor, place, path, self._folder(node), node.searchpath)
 
     @contextmanager
     def _placed(self, node: CallNode) -> Iterator[NameUse]:
@@ -276,8 +272,9 @@ class Resolver:
                 error.__dict__.update(self.error(node, error.message, hint=error.hint).__dict__)
             raise
 
-    def _folder(self, node: Node) -> str | None:
-        return self.folder_of(self.graph.place(node.mark).template) if self.folder_of else None
+    def _folder(self, node: CallNode) -> str | None:
+        known = self.folder_of if is_file(node) else None
+        return known(self.graph.place(node.mark).template) if known else None
 
 
 def in_words(error: Exception) -> str:

@@ -103,7 +103,6 @@ class Composer:
             yaml.DocumentStartEvent: self._on_document,
         }
         self._rendered = rendered
-        self._has_values = bool(rendered.values)
         self._frames: list[OpenNode] = []
         self._frame: OpenNode | None = None  # the innermost
         self._plain: dict[str, object] = {}  # values of plain scalars; most of them repeat
@@ -145,7 +144,8 @@ class Composer:
         frame = self._frame
         is_key = frame is not None and frame.items is None and frame.key is NO_KEY
         if not event.implicit[0]:
-            value = self._quoted_or_tagged(event, mark)
+            is_tagged = event.tag not in (None, "!")
+            value = self._tagged_scalar(event, mark) if is_tagged else self._rendered.put_back(text)
         else:
             value = self._plain.get(text, _MISSING)
             if value is _MISSING:
@@ -158,14 +158,9 @@ class Composer:
         self._attach(value, mark)
 
     def _plain_scalar(self, text: str, mark: Mark) -> object:
-        if self._has_values and self._rendered.has_value(text):
+        if self._rendered.has_value(text):
             return self._rendered.put_back(text)
         return _MERGE if text == "<<" else _resolved(text, mark)
-
-    def _quoted_or_tagged(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
-        if event.tag is not None and event.tag != "!":
-            return self._tagged_scalar(event, event.tag, mark)
-        return self._rendered.put_back(event.value) if self._has_values else event.value
 
     def _on_alias(self, event: yaml.AliasEvent) -> None:
         mark = mark_of(event)
@@ -292,8 +287,8 @@ class Composer:
             limit = f"{self.budgets.nodes:,} entries, or {self.budgets.nodes << 6:,} characters of text"
             raise TemplateNodeError(mark, f"aliases and merge keys repeat more than {limit}")
 
-    def _tagged_scalar(self, event: yaml.ScalarEvent, tag_text: str, mark: Mark) -> Value:
-        text = self._rendered.put_back(event.value)
+    def _tagged_scalar(self, event: yaml.ScalarEvent, mark: Mark) -> Value:
+        text, tag_text = self._rendered.put_back(event.value), event.tag or ""
         if tag_text.startswith(STANDARD):
             try:
                 return convert(tag_text, text)

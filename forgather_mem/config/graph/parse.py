@@ -32,13 +32,12 @@ _LOOK_EVERY = 500  # events
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
 
-def parse(rendered: Rendered, budgets: Limits | None = None) -> Graph:
+def parse(rendered: Rendered, budgets: Limits = DEFAULT_LIMITS) -> Graph:
     """Parse a rendered template. Nothing is imported or built.
 
     Raises:
         TemplateError: for invalid YAML, meaningless tags and arguments, and anything beyond a limit.
     """
-    budgets = budgets or DEFAULT_LIMITS
     composer = Composer(rendered, budgets)
     try:
         _check_directives(rendered.text)

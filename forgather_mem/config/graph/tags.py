@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -130,16 +130,7 @@ def sequence_node(tag: Tag | None, mark: Mark, items: Sequence[Value]) -> Node:
     """The node of a sequence with its tag, if any."""
     if tag is not None and tag.word in CALLS:
         return _call_node(tag, mark, positional=items)
-    children = _nodes(items)
-    return ListNode(
-        mark=mark,
-        children=children,
-        name=tag.name if tag else None,
-        per_use=tag is None and any(child.per_use for child in children),
-        is_singleton=tag is not None,
-        items=tuple(items),
-        form="" if tag is None else tag.word,
-    )
+    return _collection(ListNode, tag, mark, items, items=tuple(items))
 
 
 def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], marks: Mapping[object, Mark]) -> Node:
@@ -152,17 +143,19 @@ def mapping_node(tag: Tag | None, mark: Mark, entries: Mapping[object, Value], m
         return _call_node(tag, mark, written=entries, marks=marks)
     if tag is not None and tag.word == "var":
         return _var_node(mark, entries, marks)
-    children = _nodes(entries.values())
-    return DictNode(
+    return _collection(DictNode, tag, mark, entries.values(), entries=entries, written=entries, marks=marks)
+
+
+def _collection(kind: Callable[..., Node], tag: Tag | None, mark: Mark, values: Iterable[Value], **own: object) -> Node:
+    children = _nodes(values)
+    return kind(
         mark=mark,
         children=children,
         name=tag.name if tag else None,
         per_use=tag is None and any(child.per_use for child in children),
         is_singleton=tag is not None,
-        entries=entries,
-        written=entries,
-        marks=marks,
         form="" if tag is None else tag.word,
+        **own,
     )
 
 

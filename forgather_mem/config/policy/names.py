@@ -69,12 +69,17 @@ def parse_name(text: str, *, private: bool = False) -> Name:
         _check(found["qualname"], private)
         return Name("file", found["path"], found["qualname"])
     module, colon, qualname = text.partition(":")
-    if not colon:
-        _check(text, private)
-        return _without_colon(text)
     _check(module, private)
-    _check(qualname, private)
-    return Name("built-in" if module == "builtins" else "module", module, qualname)
+    if colon:
+        _check(qualname, private)
+        return Name("built-in" if module == "builtins" else "module", module, qualname)
+    if text in VALUE_FUNCTIONS or text in OPENABLE:
+        return Name("built-in", "", text)
+    first, _, rest = text.partition(".")
+    if not rest or hasattr(builtins, first):
+        return Name("built-in", "builtins", text)
+    module, _, qualname = text.rpartition(".")
+    return Name("module", module, qualname)
 
 
 def is_within(module: str, namespace: str) -> bool:
@@ -84,16 +89,6 @@ def is_within(module: str, namespace: str) -> bool:
     (True, False)
     """
     return module == namespace or module.startswith(namespace + ".")
-
-
-def _without_colon(text: str) -> Name:
-    first, _, rest = text.partition(".")
-    if text in VALUE_FUNCTIONS or text in OPENABLE:
-        return Name("built-in", "", text)
-    if not rest or hasattr(builtins, first):
-        return Name("built-in", "builtins", text)
-    module, _, qualname = text.rpartition(".")
-    return Name("module", module, qualname)
 
 
 def _check(part: str, private: bool) -> None:

@@ -8,7 +8,6 @@ this carries over to the next render.
 from __future__ import annotations
 
 import datetime
-import functools
 import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -275,8 +274,8 @@ class Job:
 
     sources: Sources
     budgets: Limits
+    moment: datetime.datetime
     read: Callable[[int], None] = lambda num_chars: None
-    moment: datetime.datetime = field(default_factory=functools.partial(datetime.datetime.now, datetime.UTC))
     loads: list[Load] = field(default_factory=list)
     first: dict[str, Load] = field(default_factory=dict)
     parents: dict[str, Source] = field(default_factory=dict)
@@ -285,7 +284,6 @@ class Job:
     part_names: dict[str, None] = field(default_factory=dict)
     compiling: Source | None = None
     source_chars: int = 0
-    fresh: set[str] = field(default_factory=set)
 
     def use(self, load: Load) -> None:
         """Record a use of a template."""
@@ -306,10 +304,6 @@ class Job:
             self._check_cycle(load.source, load.by)
             self.parents[load.by.key] = load.source
 
-    def resolve(self, name: str, by: Source) -> Source | None:
-        """The template that a name refers to in another template."""
-        return self._part(name, by) or self.sources.load(name)
-
     def chain(self, key: str) -> list[str]:
         """How a template was reached from the requested one."""
         steps: list[str] = []
@@ -319,7 +313,7 @@ class Job:
             load = self.first.get(load.by.key)
         return steps if len(steps) < 9 else [*steps[:4], f"... {len(steps) - 5} more ...", steps[-1]]
 
-    def _part(self, name: str, by: Source) -> Source | None:
+    def part(self, name: str, by: Source) -> Source | None:
         """The sub-template that a name refers to in a file: its own, else one of the files that use it, else one of
         those that it extends."""
         if name not in self.part_names:
@@ -382,6 +376,8 @@ class Compiler(Sandbox):
         self.job = job
         self.variables = variables
         self.moment = job.moment
+        for known in self._compiled.values():
+            known.template._module = None  # its exports belong to another render
 
     def outline(self, source: Source) -> Outline:
         """The outline of a template, empty if it could not be compiled."""
@@ -395,27 +391,23 @@ class Compiler(Sandbox):
             str(name)  # raises an error of its own
         names = [text_of(one) for one in (name if isinstance(name, list | tuple) else [name])]
         job = self.job
-
-        def chain() -> str | None:
-            return ", ".join(job.chain(key)) or None
-
         for one in names:
             if not isinstance(one, str):
                 raise TypeError(f"the name of a template is a string; this is {type(one).__name__}")
             try:
-                source = self.job.resolve(one, by)
+                source = job.part(one, by) or job.sources.load(one)
             except TemplateError as error:
                 if error.line is not None:  # in the file itself
                     raise
-                raise by.place(line, chain=chain()).error(error.message, hint=error.hint) from error
+                raise by.place(line, chain=job.chain(key)).error(error.message, hint=error.hint) from error
             if source is not None:
-                self.job.use(Load(source, used, by, line))
+                job.use(Load(source, used, by, line))
                 return source.key
         last = names[-1] if names else ""
 
         def explain() -> TemplateError:
             hint = job.sources.searcher.hint(last, [*job.part_names]) if names else "an include needs one name at least"
-            return by.place(line, chain=chain()).error(f"template {last!r} not found", hint=hint)
+            return by.place(line, chain=job.chain(key)).error(f"template {last!r} not found", hint=hint)
 
         raise Missing(last, explain)
 
@@ -428,10 +420,6 @@ class Compiler(Sandbox):
         known = self._compiled.get(source.key)
         if known is None or known.source is not source:
             known = self._compiled[source.key] = self._compile_source(source)
-        job = self.job
-        if source.key not in job.fresh:
-            job.fresh.add(source.key)
-            known.template._module = None  # its exports belong to another render
         return known
 
     def _compile_source(self, source: Source) -> Compiled:

@@ -103,8 +103,7 @@ class Renderer:
         with self._lock:
             self._marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, self._read)
-            job.moment = moment or job.moment
+            job = Job(self._sources, self._budgets, moment or datetime.datetime.now(datetime.UTC), self._read)
             try:
                 text, values = self._run(self._compiler, job, source, wrapped)
                 unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
@@ -158,7 +157,7 @@ class Renderer:
         if len(text) > MAP_LIMITS.text:
             return None
         budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
-        again = Job(self._sources, budgets, moment=job.moment)
+        again = Job(self._sources, budgets, job.moment)
         with self._lock:
             self._marks.reset()
             compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
@@ -199,7 +198,7 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
             known.update(compiler.outline(at).blocks)
             at = job.parents.get(at.key)
         outline = compiler.outline(child)
-        chain = ", ".join(job.chain(key)) or None
+        chain = job.chain(key)
         if outline.outside is not None:
             place = child.place(outline.outside, chain=chain)
             meant = re.fullmatch(r"\[([\w-]+)!*\]?:?|([\w-]+)!*\]:?", (place.source_line or "").strip())
@@ -326,7 +325,7 @@ def _at(source: Source, line: int, error: Exception, message: str, hint: str | N
         hint = "Jinja reads YAML's comments, too: begin this one with ##"
     elif name := _UNQUOTED.match(text):
         hint = f'write the name in quotes: {name[1]} "{name[2]}"'
-    place = source.place(line, _column(text, error, message), ", ".join(chain) or None)
+    place = source.place(line, _column(text, error, message), chain)
     return place.error(message, hint=hint)
 
 

@@ -19,7 +19,7 @@ import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
-from types import BuiltinMethodType, MappingProxyType, MethodType
+from types import BuiltinMethodType, MethodType
 from typing import Any, Final, cast
 
 from jinja2 import StrictUndefined, Undefined, pass_context, pass_environment
@@ -186,16 +186,14 @@ def _utc(moment: datetime.datetime) -> datetime.datetime:
     return moment.replace(tzinfo=None)
 
 
-TIMES: Final[Mapping[str, Callable[[datetime.datetime], object]]] = MappingProxyType(
-    {
-        "now": _local,
-        "utcnow": _utc,
-        "isotime": lambda moment: _local(moment).isoformat(timespec="seconds"),
-        "utcisotime": lambda moment: _utc(moment).isoformat(timespec="seconds"),
-        "filetime": lambda moment: _local(moment).strftime(_FILE_TIME),  # suitable for a file name
-        "utcfiletime": lambda moment: _utc(moment).strftime(_FILE_TIME),
-    }
-)
+TIMES: Final[Mapping[str, Callable[[datetime.datetime], object]]] = {
+    "now": _local,
+    "utcnow": _utc,
+    "isotime": lambda moment: _local(moment).isoformat(timespec="seconds"),
+    "utcisotime": lambda moment: _utc(moment).isoformat(timespec="seconds"),
+    "filetime": lambda moment: _local(moment).strftime(_FILE_TIME),  # suitable for a file name
+    "utcfiletime": lambda moment: _utc(moment).strftime(_FILE_TIME),
+}
 """What a template calls without arguments. All of them see the moment of the render, even if it is rendered again for
 its source map."""
 
@@ -232,21 +230,16 @@ def _folder(name: str) -> Callable[..., str]:
 
 _FOLDER_NAMES = "user_data_dir", "user_cache_dir", "user_config_dir", "site_data_dir", "site_config_dir"
 _FOLDERS = {name: _folder(name) for name in _FOLDER_NAMES}
-FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = MappingProxyType(
-    {
-        **{
-            name: getattr(os.path, name)
-            for name in ("normpath", "abspath", "relpath", "dirname", "basename", "splitext")
-        },
-        **_FOLDERS,
-        "joinpath": os.path.join,
-        "repr": repr,
-        "modname_from_path": modname_from_path,
-        "user_home_dir": user_home_dir,
-        "getcwd": os.getcwd,
-        "forgather_config_dir": forgather_config_dir,
-    }
-)
+FUNCTIONS: Final[Mapping[str, Callable[..., object]]] = {
+    **{name: getattr(os.path, name) for name in ("normpath", "abspath", "relpath", "dirname", "basename", "splitext")},
+    **_FOLDERS,
+    "joinpath": os.path.join,
+    "repr": repr,
+    "modname_from_path": modname_from_path,
+    "user_home_dir": user_home_dir,
+    "getcwd": os.getcwd,
+    "forgather_config_dir": forgather_config_dir,
+}
 
 
 _DATE = "year month day weekday isoweekday isoformat strftime replace"

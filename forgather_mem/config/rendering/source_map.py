@@ -75,7 +75,7 @@ class SourceMap:
         written = source.lines[source_line - 1] if source_line <= len(source.lines) else ""
         at = written.find(piece, 0, MAP_LIMITS.line) if piece.strip() else 0
         found = at + offset - begin + 1 if at >= 0 else None
-        return source.place(source_line, found, ", ".join(chain) or None, len(origin.chain))
+        return source.place(source_line, found, chain, len(origin.chain))
 
     @cached_property
     def _line_starts(self) -> list[int]:

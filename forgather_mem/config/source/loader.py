@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,12 +46,12 @@ class Source:
         text = "\n".join(self.lines)
         return text if is_plain(text) else to_jinja(text)
 
-    def place(self, line: int, column: int | None = None, chain: str | None = None, level: int = 0) -> SourceLocation:
+    def place(self, line: int, column: int | None = None, chain: Sequence[str] = (), level: int = 0) -> SourceLocation:
         """The location of a line, 1-based; the column defaults to its first visible character."""
         text = self.lines[line - 1] if 0 < line <= len(self.lines) else None
         if column is None:
             column = 1 + (len(text) - len(text.lstrip()) if text and text.strip() else 0)
-        return SourceLocation(self.file_name, self.first_line + line - 1, column, text, chain, level)
+        return SourceLocation(self.file_name, self.first_line + line - 1, column, text, ", ".join(chain) or None, level)
 
 
 class Sources:

@@ -11,7 +11,7 @@ import functools
 import itertools
 import os
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,7 +77,7 @@ class Searcher:
     """
 
     def __init__(
-        self, searchpath: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = ".", budgets: Limits | None = None
+        self, searchpath: str | os.PathLike[str] | Iterable[str | os.PathLike[str]] = ".", budgets: Limits | None = None
     ) -> None:
         given = [searchpath] if isinstance(searchpath, str | os.PathLike) else searchpath
         self.folders = tuple(Path(os.fspath(folder)).expanduser() for folder in (*given, library()))

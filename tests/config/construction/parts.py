@@ -81,13 +81,13 @@ def nodes(*args, **kwargs):
 OURS = Policy(allow=["parts_of_test", "getattr", "call"])
 
 
-def construction(text, policy=OURS, budgets=None, **variables):
+def construction(text, policy=OURS, budgets=DEFAULT_LIMITS, **variables):
     text = textwrap.dedent(text)
     graph = parse(Rendered.as_is(text, "t.yaml"), budgets)
-    return graph, Construction(Resolver(graph, policy, variables, budgets=budgets or DEFAULT_LIMITS))
+    return graph, Construction(Resolver(graph, policy, variables, budgets=budgets))
 
 
-def build(text, policy=OURS, budgets=None, **variables):
+def build(text, policy=OURS, budgets=DEFAULT_LIMITS, **variables):
     """The targets of a template, in one construction."""
     graph, built = construction(text, policy, budgets, **variables)
     if not graph.targets:
@@ -95,7 +95,7 @@ def build(text, policy=OURS, budgets=None, **variables):
     return dict(zip(graph.targets, built.build([graph.target(name) for name in graph.targets]), strict=True))
 
 
-def refused(text, policy=OURS, budgets=None, **variables):
+def refused(text, policy=OURS, budgets=DEFAULT_LIMITS, **variables):
     with pytest.raises(TemplateError) as caught:
         build(text, policy, budgets, **variables)
     return caught.value
