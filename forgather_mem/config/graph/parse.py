@@ -117,6 +117,7 @@ _OF_LINES = {  # what the parser says of a line as a whole, and what then may be
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
     "did not find expected '-' indicator": r"\s*[\w.-]+:\s+(\S.{0,100})",
     "mapping values are not allowed in this context": "(?!)",
+    "could not find expected ':'": r"\s*([^-\s].{0,100})",
 }
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
 
@@ -139,6 +140,7 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
     if isinstance(error, yaml.MarkedYAMLError) and at is not None:
         number = min(at.line, len(lines) - 1)
         found = _tab(lines, number) or _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
+        number = error.context_mark.line if error.context_mark and "expected ':'" in str(error.problem) else number
         found = found or _misplaced(lines, number, str(error.problem))
         found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
@@ -207,9 +209,14 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
         message = f"this first line is indented by {indent_of(lines[first])}, what stands below by {own}"
         return _Mistake(first, message, "in a block, == super() comes first")
     meant = re.match(_OF_LINES.get(problem, "(?!)"), lines[number])
-    if meant and problem.endswith("key"):
-        return _Mistake(number, "an item stands among keys", f"give it a key of its own: my_name: {meant[1]}")
-    return _Mistake(number, "a key stands among items", f"write it as an item: - {meant[1]}") if meant else None
+    if meant is None:
+        return None
+    is_bare, beside = problem.endswith("':'"), [line for line in lines[:number] if indent_of(line) == own]
+    if problem.endswith("key") or (is_bare and beside and not beside[-1].startswith("-", own)):
+        message = _NO_PAIR if is_bare else "an item stands among keys"
+        return _Mistake(number, message, f"give it a key of its own: my_name: {meant[1]}")
+    message = "this line of a list is not of the form '- item'" if is_bare else "a key stands among items"
+    return _Mistake(number, message, f"write it as an item: - {meant[1]}")
 
 
 def _levels(above: Sequence[str]) -> Iterator[int]:

@@ -302,6 +302,7 @@ def _wrong_tag(source: Source) -> tuple[int, str, str] | None:
                 hint = f"no -- {'if' if tag in _INNER else ended} is open here"
             elif tag not in _TAGS and not tag.startswith("raw"):
                 near = f"end{inner}" if ended != tag and inner else nearest(tag, _TAGS)
+                near = "== super()" if tag == "super" else near
                 hint = f"did you mean {near!r}?" if near else "a comment begins with ##"
             if hint:
                 return line, f"encountered unknown tag {tag!r}", hint
