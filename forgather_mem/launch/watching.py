@@ -109,7 +109,7 @@ def callbacks_of_run() -> list[TrainerCallback]:
     return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *callbacks]
 
 
-def _fence(callbacks: Sequence[Any]) -> None:
+def _fence(callbacks: Sequence[object]) -> None:
     """What a template's other callbacks raise ends no training, as with ours."""
     for callback in callbacks:
         if not isinstance(callback, RuleCallback):

@@ -227,7 +227,8 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
         return _Mistake(first, message, "in a block, == super() comes first")
     meant = re.match(_OF_LINES.get(problem, "(?!)"), lines[number])
     if meant is None:
-        return _Mistake(number, _NO_PAIR, "a comment begins with #") if problem.endswith("':'") else None
+        is_text = problem.endswith("':'") and not _HAS_KEY.search(lines[number])
+        return _Mistake(number, _NO_PAIR, "a comment begins with #") if is_text else None
     is_bare, beside = problem.endswith("':'"), [line for line in lines[:number] if indent_of(line) == own]
     if problem.endswith("key") or (is_bare and beside and not beside[-1].startswith("-", own)):
         message = _NO_PAIR if is_bare else "an item stands among keys"
