@@ -15,18 +15,7 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import (
-    SHOWN,
-    CallNode,
-    DictNode,
-    Node,
-    Paths,
-    Value,
-    VarNode,
-    built_of,
-    in_a_line,
-    items_of,
-)
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.config.source.rendered import SourceLocation
@@ -42,7 +31,8 @@ CALLBACKS = "trainer_callbacks"
 
 _BLANK = re.compile(r"\s*(#|---|$)")
 _WORKS = "rules: [!singleton:forgather_mem:Rule { when: ..., do: [...] }]"
-_INSIDE = {  # where in a callback that belongs which has this member
+# Where in a callback that belongs which has this member
+_INSIDE = {
     "do": "rules: [...]",
     "write": "sinks: [...]",
     "on_epoch_start": "monitor: ...",
@@ -187,23 +177,24 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             yield _no_callback(target, in_a_line(item), place, hint)
 
 
-def _items(config: Config, target: str) -> list[tuple[Value, SourceLocation]]:
+def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
     """What is in the list of callbacks, and where: of a `!dlist` the keys."""
-    graph = config.graph
-    value = graph.target(target) if target in config.targets else None
+    if target not in config.targets:
+        return []
+    graph, value, here = config.graph, config.graph.target(target), config.graph.place_of(target)
     if isinstance(value, DictNode):
         return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
-    items = items_of(value) or ()
-    return [(item, graph.place(item.mark) if isinstance(item, Node) else graph.place_of(target)) for item in items]
+    nodes = CallNode | VarNode
+    return [(item, graph.place(item.mark) if isinstance(item, nodes) else here) for item in items_of(value) or ()]
 
 
-def _classes(config: Config, target: str) -> Iterator[tuple[object, Value, SourceLocation]]:
+def _classes(config: Config, target: str) -> Iterator[tuple[object, object, SourceLocation]]:
     for item, place in _items(config, target):
         if isinstance(item, CallNode) and isinstance(kind := config.callee(item), type):
             yield kind, item, place
 
 
-def _of_no_trainer(target: str, made: Iterable[tuple[object, Value, SourceLocation]]) -> Iterator[Problem]:
+def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:
     """What no trainer can call, of objects or classes in the list of callbacks, each as it is written, and where."""
     for thing, item, place in made:
         if not hasattr(thing, "on_init_end"):  # what a trainer calls first

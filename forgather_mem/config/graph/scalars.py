@@ -98,7 +98,7 @@ def _made(tag: str, text: str) -> object:
 
 
 PLAIN_SPACE = "write a plain space, or put the text in quotes"
-_ODD_BLANK = re.compile("(?:^|:)[\xa0\u2000-\u200a\u202f\u205f\u3000]|[\u200b\u2060\ufeff]")
+_ODD_BLANK = re.compile(r"(?:^|:)[\xa0\u2000-\u200a\u202f\u205f\u3000]|[\u200b\u2060\ufeff]")
 
 
 def odd_blank(text: str) -> str | None:
