@@ -18,6 +18,7 @@ from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
+from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
 logger = logging.getLogger(__name__)
@@ -29,6 +30,15 @@ CALLBACKS = "trainer_callbacks"
 
 
 _BLANK = re.compile(r"\s*(#|---|$)")
+_WORKS = "rules: [!singleton:forgather_mem:Rule { when: ..., do: [...] }]"
+# Where in a callback that belongs which has this member
+_INSIDE = {
+    "do": "rules: [...]",
+    "write": "sinks: [...]",
+    "on_epoch_start": "monitor: ...",
+    "begin": _WORKS,
+    "books": _WORKS,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +91,7 @@ def problems_of(
         unused(config, name, variables),
         _without_targets(config),
         no_callbacks(config, target),
+        _of_no_trainer(target, _classes(config, target)),
         _beside(config, target),
         _redeclared(config),
     )
@@ -147,19 +158,47 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             begin = begin if config.rendered.parent else f"write {target}: !list, and below it - !singleton:module:name"
             yield Problem(kind="template", error=TemplateError(message, template=name, hint=begin))
         return
-    value, place = graph.target(target), graph.place_of(target)
-    items, made = items_of(value), built_of(value)
-    is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and made.islower())  # a function may make one
-    if items is None and not is_open:
-        yield Problem(kind="template", error=_no_list(config, target, made))
-    keys = [key for key, item in value.entries.items() if item is not None] if isinstance(value, DictNode) else []
-    for item, key in itertools.zip_longest(items or (), keys if items else ()):
+    value = graph.target(target)
+    is_open = isinstance(value, VarNode) or (isinstance(value, CallNode) and built_of(value).islower())  # a function
+    if items_of(value) is None and not is_open:
+        yield Problem(kind="template", error=_no_list(config, target, built_of(value)))
+    for item, place in _items(config, target) if items_of(value) else ():
         if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
-            message = f"what is in {target!r} is a callback; this is none: {in_a_line(item)}"
             hint = "write !singleton:module:name; an argument of the callback above is indented"
             hint += ", and null removes one" * isinstance(value, DictNode)
-            where = graph.place(value.marks[key]) if isinstance(value, DictNode) else place
-            yield Problem(kind="template", error=where.error(message, hint=hint))
+            yield _no_callback(target, in_a_line(item), place, hint)
+
+
+def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
+    """What is in the list of callbacks, and where: of a `!dlist` the keys."""
+    if target not in config.targets:
+        return []
+    graph, value, here = config.graph, config.graph.target(target), config.graph.place_of(target)
+    if isinstance(value, DictNode):
+        return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
+    nodes = CallNode | VarNode
+    return [(item, graph.place(item.mark) if isinstance(item, nodes) else here) for item in items_of(value) or ()]
+
+
+def _classes(config: Config, target: str) -> Iterator[tuple[object, object, SourceLocation]]:
+    for item, place in _items(config, target):
+        if isinstance(item, CallNode) and isinstance(kind := config.callee(item), type):
+            yield kind, item, place
+
+
+def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:
+    """What no trainer can call, of objects or classes in the list of callbacks, each as it is written, and where."""
+    for thing, item, place in made:
+        if not hasattr(thing, "on_init_end"):  # what a trainer calls first
+            inside = next((inside for member, inside in _INSIDE.items() if hasattr(thing, member)), None)
+            hint = f"it goes into !singleton:forgather_mem.callbacks:MemoryCallback {{ {inside} }}"
+            hint = hint if inside else "name a class that is a transformers.TrainerCallback"
+            yield _no_callback(target, type(thing).__name__ if item is None else in_a_line(item), place, hint)
+
+
+def _no_callback(target: str, what: str, place: SourceLocation, hint: str) -> Problem:
+    message = f"what is in {target!r} is a callback; this is none: {what}"
+    return Problem(kind="template", error=place.error(message, hint=hint))
 
 
 def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
@@ -198,6 +237,9 @@ def callbacks_of(config: Config, target: str, context_vars: Mapping[str, object]
     built = config.construct(target, context_vars=context_vars)
     if items_of(config.graph.target(target)) is None and not isinstance(built, list | tuple):  # a call's, a variable's
         raise _no_list(config, target, f"of type {type(built).__name__}")
+    written = itertools.chain(_items(config, target), itertools.repeat((None, config.graph.place_of(target))))
+    for problem in _of_no_trainer(target, ((thing, *of) for thing, of in zip(built, written, strict=False))):
+        raise problem.error
     return list(built)
 
 

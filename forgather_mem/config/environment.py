@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.config.construction.construct import Construction
+from forgather_mem.config.construction.construct import Builder, Construction
 from forgather_mem.config.construction.findings import Search
 from forgather_mem.config.construction.resolve import MAX_NAMES, OWN_VARIABLE, Resolver
 from forgather_mem.config.graph.nodes import CallNode, Graph, Node, Value, VarNode
@@ -308,6 +308,12 @@ class Config:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
         return Search(self._resolver(context_vars or {})).run(self._roots(targets))
+
+    def callee(self, node: CallNode) -> object:
+        """What a call calls, imported if necessary; None if it can't be, or is refused."""
+        with contextlib.suppress(TemplateError):
+            return Builder(self._resolver({}), {}, {}).callee(node).function
+        return None
 
     def unbound(self, context_vars: Mapping[str, object]) -> Iterator[TemplateError]:
         """The errors about variables that have no value, each once."""

@@ -27,7 +27,7 @@ PLAIN = """\
 # A run with nothing to render, which takes no process
 trainer_callbacks:
     - !singleton:collections:OrderedDict
-    - !singleton:datetime:date [2026, 1, 2]
+    - !singleton:forgather_mem.callbacks:PeakMemory
     - !singleton:my_own.callbacks:Mine
         save_dir: out
         metric: !var metric
@@ -36,6 +36,7 @@ MINE = """\
 from json import JSONDecoder
 open("imported", "w").close()
 class Mine:
+    on_init_end = None
     def __init__(self, save_dir, metric=None):
         raise AssertionError("check builds nothing")
 """

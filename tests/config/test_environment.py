@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forgather_mem.callbacks import PeakMemory
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.policy import policy as policies
@@ -163,7 +164,7 @@ def my_module(folder, monkeypatch):
     write("my_module/__init__.py", "")
     write(
         "my_module/callbacks.py",
-        "class MyCallback:\n    def __init__(self, patience=1):\n        self.patience = patience\n",
+        "class MyCallback:\n    on_init_end = None\n    def __init__(self, patience=1): self.patience = patience\n",
     )
     write(
         "my.yaml",
@@ -187,24 +188,29 @@ def test_a_refused_name_is_opened_by_following_the_message(my_module):
 
 
 def test_a_file_beside_the_template_is_found_and_allowed_by_its_path(folder):
-    write("deep/parts.py", "def part(x):\n    return x * 2\n")
-    write("deep/t.yaml", "trainer_callbacks:\n    - !singleton:parts.py:part [4]\n")
+    write("deep/parts.py", "class part:\n    def on_init_end(self): ...\n")
+    write("deep/t.yaml", "trainer_callbacks:\n    - !singleton:parts.py:part\n")
     with pytest.raises(TemplateError, match=r"parts\.py:part' is not on the allow list"):
         load_callbacks("t.yaml", searchpath="deep")
-    assert load_callbacks("t.yaml", searchpath="deep", allow_files=["deep/parts.py"]) == [8]
-    assert load_callbacks(folder / "deep" / "t.yaml", allow_files=["deep/parts.py"]) == [8]
+    assert len(load_callbacks("t.yaml", searchpath="deep", allow_files=["deep/parts.py"])) == 1
+    assert len(load_callbacks(folder / "deep" / "t.yaml", allow_files=["deep/parts.py"])) == 1
 
 
 def test_load_callbacks_gives_a_new_list_and_takes_variables_and_targets():
-    first, second = load_callbacks("child.yaml", day=5), load_callbacks("child.yaml", day=5)
-    assert first == second == [datetime.timedelta(hours=1), datetime.date(2024, 1, 5)]
+    write("other.yaml", "cbs: !tuple [!var {{ name }}]\nscalar: 5\n")
+    asked = {"target": "cbs", "context_vars": {"x": PeakMemory()}, "name": "x"}
+    first, second = load_callbacks("other.yaml", **asked), load_callbacks("other.yaml", **asked)
+    assert first == second == [asked["context_vars"]["x"]]
     assert first is not second
-    write("other.yaml", "cbs: !tuple [!var x]\nscalar: 5\n")
-    assert load_callbacks("other.yaml", target="cbs", context_vars={"x": 1}) == [1]
+    with pytest.raises(TemplateError, match=r"other.yaml:1:14: what is in 'cbs' is a callback; this is none: !var x"):
+        load_callbacks("other.yaml", **(asked | {"context_vars": {"x": 1}}))
+    write("made.yaml", "cbs: !call:list [[!call:len [[]]]]\n")
+    with pytest.raises(TemplateError, match=r"made.yaml:1:1: what is in 'cbs' is a callback; this is none: int"):
+        load_callbacks("made.yaml", target="cbs")
     with pytest.raises(TemplateError, match="the target 'scalar' is no list of callbacks; it is 5"):
-        load_callbacks("other.yaml", target="scalar")
+        load_callbacks("other.yaml", target="scalar", name="x")
     with pytest.raises(TemplateError, match="there is no target 'trainer_callbacks'"):
-        load_callbacks("other.yaml")
+        load_callbacks("other.yaml", name="x")
 
 
 def test_a_policy_and_allow_together_are_refused():

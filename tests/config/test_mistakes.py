@@ -47,8 +47,10 @@ def test_a_null_for_nothing_is_a_note_and_one_for_what_a_merge_brings_is_none(ca
     assert ("did you mean 'clear_cache'?" in out, "t.yaml: 1 note" in out) == (True, True)
     out = checked(capsys, f"{CHILD}    == super()\ngc: null\n", code=1)
     assert "t.yaml:5:1: 'gc' is a target of its own here, which changes nothing" in out
-    merged = ".all: &all {gc: !call:random:Random [], other: !call:random:Random []}\n"
-    assert checked(capsys, f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n").endswith(" = Random\n")
+    merged = f".all: &all {{gc: {clear} {{}}, other: {clear} {{}}}}\n"
+    assert checked(capsys, f"{merged}trainer_callbacks: !dlist\n    <<: *all\n    gc: null\n").endswith(
+        " = ClearCacheCallback\n"
+    )
 
 
 def test_whoever_names_another_target_may_build_it():

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import yaml
 
 from forgather_mem.config.graph.nodes import LINE, DictNode, ListNode, Mark, Node, Redeclared, Value, step
-from forgather_mem.config.graph.scalars import STANDARD, convert, resolve
+from forgather_mem.config.graph.scalars import PLAIN_SPACE, STANDARD, convert, odd_blank, resolve
 from forgather_mem.config.graph.tags import (
     CALLS,
     Tag,
@@ -302,7 +302,9 @@ class Composer:
         is_empty = text == "" and not event.style
         is_text = bool(event.style) or text != event.value or tag.word not in CALLS
         unquoted = None if event.style or not text else _mark_of_text(event)
-        return scalar_node(tag, mark, None if is_empty else (text if is_text else _resolved(text, mark),), unquoted)
+        return scalar_node(
+            tag, mark, None if is_empty else (text if is_text else _resolved(text, unquoted or mark),), unquoted
+        )
 
     def _tag(self, text: str, mark: Mark) -> Tag:
         tag = self._tags.get(text)
@@ -334,6 +336,8 @@ def _mark_of_text(event: yaml.ScalarEvent) -> Mark:
 
 
 def _resolved(text: str, mark: Mark) -> object:
+    if odd := odd_blank(text):
+        raise TemplateNodeError(mark, odd, PLAIN_SPACE)
     try:
         return resolve(text)
     except ValueError as error:

@@ -19,6 +19,7 @@ import yaml
 
 from forgather_mem.config.graph.composer import Composer, mark_of
 from forgather_mem.config.graph.nodes import Graph, Node, line_and_column, mark_at, walk_nodes
+from forgather_mem.config.graph.scalars import PLAIN_SPACE, odd_blank
 from forgather_mem.config.graph.tags import CALLS, TemplateNodeError, missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.source.rendered import Rendered
@@ -112,10 +113,18 @@ _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows i
 _NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+|(?=super))\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
 _NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):)?((?(1)|[\w.]+:[^\W\d])\S.{{0,200}})")
 _NO_SPACE = re.compile(r"\s*([\w.-]{1,100}:)(?!//)[^\s:]\S{0,200}\s*$")
+_BARE = r"\s*([!&*].{0,100})"
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
     "did not find expected '-' indicator": r"\s*[\w.-]+:\s+(\S.{0,100})",
     "mapping values are not allowed in this context": "(?!)",
+    "could not find expected ':'": _BARE,
+}
+_OPEN = "what begins here is not closed"
+_SAID = {
+    "end of stream|expected ',' or": _OPEN,
+    "scanning a tag": "a space ends a tag",
+    "scanning an (anchor|alias)": "its name follows without a space",
 }
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
 
@@ -138,6 +147,7 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
     if isinstance(error, yaml.MarkedYAMLError) and at is not None:
         number = min(at.line, len(lines) - 1)
         found = _tab(lines, number) or _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
+        number = error.context_mark.line if error.context_mark and "expected ':'" in str(error.problem) else number
         found = found or _misplaced(lines, number, str(error.problem))
         found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
@@ -168,6 +178,8 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
         if statement := _NEARLY.match(lines[at]):
             meant = ("== " if statement[2] == "super()" else "-- ") + statement[1]
             return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
+        if odd := odd_blank(lines[at].lstrip(" ")):
+            return _Mistake(at, odd, PLAIN_SPACE)
         if key := _NO_SPACE.match(lines[at]):
             return _Mistake(at, _NO_PAIR, f"a space is missing after {key[1]!r}")
         if indent_of(lines[at]) < indent_of(lines[number]) and (tag := _NO_TAG.match(lines[at])):
@@ -191,13 +203,20 @@ def _wrong_colon(lines: Sequence[str], number: int, at: yaml.Mark, problem: str)
 
 def _continues(lines: Sequence[str], number: int) -> bool:
     """Whether a line continues a text that begins behind the key above it."""
-    above = next((line for line in reversed(lines[:number]) if not _BLANK.match(line)), "")
+    above = _above(lines, number)
     return indent_of(above) < indent_of(lines[number]) and not _OPENS.search(above[-400:])
+
+
+def _above(lines: Sequence[str], number: int) -> str:
+    return next((line for line in reversed(lines[:number]) if not _BLANK.match(line)), "")
 
 
 def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | None:
     """A line that is indented as none above it is, or an item among keys, or a key among items."""
     own, levels = indent_of(lines[number]), list(_levels(lines[:number]))
+    bare = re.match(_BARE, lines[number])
+    if bare and own not in levels and _OPENS.search(_above(lines, number)[-400:]):
+        return _Mistake(number, "this line is not of the form '- item'", f"write it as an item: - {bare[1]}")
     if problem in _OF_LINES and levels and own not in levels:
         near = min(levels, key=lambda level: abs(level - own))
         return _Mistake(number, f"this line is indented by {own}, its neighbours by {near}", f"indent it by {near}")
@@ -206,9 +225,16 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
         message = f"this first line is indented by {indent_of(lines[first])}, what stands below by {own}"
         return _Mistake(first, message, "in a block, == super() comes first")
     meant = re.match(_OF_LINES.get(problem, "(?!)"), lines[number])
-    if meant and problem.endswith("key"):
-        return _Mistake(number, "an item stands among keys", f"give it a key of its own: my_name: {meant[1]}")
-    return _Mistake(number, "a key stands among items", f"write it as an item: - {meant[1]}") if meant else None
+    if meant is None:
+        is_text = problem.endswith("':'") and not _HAS_KEY.search(lines[number])
+        return _Mistake(number, _NO_PAIR, "a comment begins with #") if is_text else None
+    is_bare, beside = problem.endswith("':'"), [line for line in lines[:number] if indent_of(line) == own]
+    if problem.endswith("key") or (is_bare and beside and not beside[-1].startswith("-", own)):
+        message = _NO_PAIR if is_bare else "an item stands among keys"
+        how = "write it without '- ': " if _HAS_KEY.search(meant[1]) else "give it a key of its own: my_name: "
+        return _Mistake(number, message, how + meant[1])
+    message = "this line is not of the form '- item'" if is_bare else "a key stands among items"
+    return _Mistake(number, message, f"write it as an item: - {meant[1]}")
 
 
 def _levels(above: Sequence[str]) -> Iterator[int]:
@@ -225,9 +251,10 @@ def _levels(above: Sequence[str]) -> Iterator[int]:
 def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
-    if re.search("end of stream|expected ',' or", said):
+    hint = next((hint for words, hint in _SAID.items() if re.search(words, said)), None)
+    if hint == _OPEN:
         at = error.context_mark or at
-    return _Mistake(at.line, said, "what begins here is not closed" if at is error.context_mark else None, at.column)
+    return _Mistake(at.line, said, hint, at.column)
 
 
 def _unreadable(text: str, error: Exception) -> _Mistake:

@@ -95,3 +95,13 @@ def _made(tag: str, text: str) -> object:
         if tag == f"{STANDARD}timestamp":
             raise ValueError(f"{text!r} looks like a date but is not one ({error}); quote it if it is text") from error
         return text  # as "0x_", which has no digit
+
+
+PLAIN_SPACE = "write a plain space, or put the text in quotes"
+_ODD_BLANK = re.compile(r"(?:^|:)[\xa0\u2000-\u200a\u202f\u205f\u3000]|[\u200b\u2060\ufeff]")
+
+
+def odd_blank(text: str) -> str | None:
+    """What is wrong with an unquoted text that begins with a blank of another alphabet, or has an invisible one."""
+    found = None if text.isascii() else _ODD_BLANK.search(text)
+    return f"the character U+{ord(found[0][-1]):04X} here is a blank that is none to YAML" if found else None

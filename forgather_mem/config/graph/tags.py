@@ -80,6 +80,7 @@ def parse_tag(text: str, mark: Mark) -> Tag:
     if found is None:
         shown = text.replace(STANDARD, "!!")
         types = "the types that can be written are !!str !!int !!float !!bool !!null !!map !!seq"
+        types = f"did you mean {shown[1:]!r}?" if shown[2:].partition(":")[0] in (*CALLS, *FORMS) else types
         raise TemplateNodeError(mark, f"the tag {shown!r:.80} is not part of the template language", types)
     word, constructor, name = found["word"], found["constructor"] or "", found["name"] or None
     if word in CALLS:
@@ -177,8 +178,7 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Ma
         return _call_node(tag, mark, positional=content or (), marks=None if unquoted is None else {TEXT: unquoted})
     is_mapping = tag.word in MAPPINGS
     if content is not None and content[0] != "":
-        is_item = str(content[0]).startswith("-")
-        hint = missing_colon_hint(content[0]) if is_mapping else "write a space behind the '-'" if is_item else None
+        hint = missing_colon_hint(content[0]) if is_mapping else "write each item in a line of its own, behind '- '"
         what = "mapping" if is_mapping else "sequence"
         raise TemplateNodeError(mark, f"{tag} takes a {what}, or nothing; this is text", hint)
     return mapping_node(tag, mark, {}, {}) if is_mapping else sequence_node(tag, mark, ())

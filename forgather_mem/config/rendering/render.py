@@ -201,9 +201,9 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
         chain = job.chain(key)
         if outline.outside is not None:
             place = child.place(outline.outside, chain=chain)
-            meant = re.fullmatch(r"\[([\w-]+)!*\]?:?|([\w-]+)!*\]:?", (place.source_line or "").strip())
+            meant = nearest((place.source_line or "").strip(" []{}!:").replace("-", "_"), known, _MISSPELT)
             blocks = f"write it in one of the blocks: {', '.join(sorted(known)[:20])}"
-            hint = f"did you mean '[{(meant[1] or meant[2]).replace('-', '_')}]'?" if meant else blocks
+            hint = f"did you mean '[{meant}]'?" if meant else blocks
             raise place.error("this line stands outside of every block and is never rendered", hint=hint)
         for name in outline.outer_blocks:
             if name in known or name in used:
@@ -245,7 +245,7 @@ _TAG = re.compile(r"\{#.*?#\}|\{%[-+]?\s*(raw\b.*?endraw|\w+)\s*(\w*)((?:(?!%\})
 _OPENING = {"autoescape", "block", "call", "filter", "for", "if", "macro", "set", "with"}
 _INNER = {"elif": ("if",), "else": ("if", "for")}
 _TAGS = _OPENING | _INNER.keys() | {"extends", "from", "import", "include", "print"}
-_NOT_EXTENDED = re.compile(r"\s*-*extends\s*[\"']")
+_NOT_EXTENDED = re.compile(r"\W*extends\s*[\"']")
 _UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*$")
 _COMMENTED = re.compile(r"\s*#|[^'\"{#]*\s#.*\{[{%]")
 _CURLY = re.compile("[\u2018\u2019\u201c\u201d]")
@@ -301,6 +301,7 @@ def _wrong_tag(source: Source) -> tuple[int, str, str] | None:
                 hint = f"no -- {'if' if tag in _INNER else ended} is open here"
             elif tag not in _TAGS and not tag.startswith("raw"):
                 near = f"end{inner}" if ended != tag and inner else nearest(tag, _TAGS)
+                near = "== super()" if tag == "super" else near
                 hint = f"did you mean {near!r}?" if near else "a comment begins with ##"
             if hint:
                 return line, f"encountered unknown tag {tag!r}", hint
@@ -366,7 +367,7 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     if isinstance(error, TemplateRuntimeError):
         return text[:1].lower() + text[1:].rstrip("."), _near_word(text, compiler)
     text = text.replace("'TaintedStr'", "'text' (a value from outside)")
-    return f"{type(error).__name__}: {text}", None
+    return f"{type(error).__name__}: {text}", _near_word(text, compiler)
 
 
 def _near_name(error: MissingName, compiler: Compiler) -> str | None:
@@ -384,9 +385,10 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 
 
 def _near_word(message: str, compiler: Compiler) -> str | None:
-    if tag := re.search(r"end of (print )?statement.*got '{'", message):
-        return f"is a '{'}}' if tag[1] else '%}'}' missing on this line?"
-    if "the parent's block" in message:
+    if tag := re.search(r"end of (print )?statement.*got '({?)", message):
+        closing = f"is a '{'}}' if tag[1] else '%}'}' missing on this line?"
+        return closing if tag[2] else "remove what stands from there on, or add what is missing before it"
+    if "the parent's block" in message or "BlockReference" in message:
         return "write == super()"
     if "no parent block" in message:
         return 'a template that extends another says so: write -- extends "NAME", with a space'
