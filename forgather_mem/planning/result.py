@@ -101,7 +101,8 @@ class Plan:
         """The plan for people."""
         bound = "" if self.bound == "exact" else f"{self.bound} "
         batch = f", batch {self.shape()}" if self.shape() else ""
-        first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, step {self.step}{batch}."
+        at = "the first step" if self.step == 1 else "a later step"
+        first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, {at}{batch}."
         host = [f"On the host there are {format_bytes(self.host_bytes)}."] * (2 * self.host_bytes > self.peak_bytes)
         return "\n".join([first, *_bars(self.parts, self.peak_bytes), *self.notes, *host])
 

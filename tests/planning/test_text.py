@@ -18,7 +18,7 @@ def test_the_peak_comes_first_then_a_bar_for_each_part() -> None:
     peak: dict[str, Any] = {"peak_bytes": row.bytes, "reserved_bytes": 0, "step": row.step, "phase": row.phase}
     plan = Plan(**peak, rows=8, length=512, phases=(row,), notes=("A note.",))
     assert plan.text().splitlines() == [
-        "Peak 4.0 GiB of tensors, backward, step 2, batch 8 x 512.",
+        "Peak 4.0 GiB of tensors, backward, a later step, batch 8 x 512.",
         "  activations      3.0 GiB  ##############################",
         "  parameters       1.0 GiB  ##########",
         "A note.",
