@@ -20,6 +20,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     made_suspect,
     pace_of,
     path_of,
+    sort_of,
     suspect_of,
 )
 from forgather_mem.heap.containers import CONTAINERS, newest
@@ -217,11 +218,12 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
 
 
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
-    """Merge those that differ only by an index or a key; the largest first."""
-    groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
+    """Merge those that differ only by an index or a key, and have items of one sort; the largest first."""
+    groups: dict[tuple[object, ...], list[tuple[str, GrownObject]]] = {}
     for one in found[: LOOK.most_merged]:
         name = path_of(walk, one.position)
-        groups.setdefault((INDICES.sub("[]", name), one.kind), []).append((name, one))
+        sort = sort_of(one.samples) if one.kind == "items" else None
+        groups.setdefault((INDICES.sub("[]", name), one.kind, sort), []).append((name, one))
     merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
     return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 

@@ -28,7 +28,7 @@ from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_f
 from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
-from forgather_mem.heap.object_size import Sorts, big_bytes, deep_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import Sorts, big_bytes, deep_bytes, inside, is_array, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import added_to, adding_lines
@@ -209,10 +209,11 @@ def pace_of(count: int, steps: int, whole: float) -> float:
 
 
 def _matter(samples: Sequence[object]) -> str:
-    """What most of their bytes are: those of tensors, of other objects, or of both; four fifths are most."""
-    parts = [(is_tensor(part), big_bytes(part)) for part in inside(samples)]
-    of_tensors = sum(size for is_one, size in parts if is_one) / max(1, sum(size for _, size in parts))
-    return "tensors" if of_tensors > 0.8 else "python" if of_tensors < 0.2 else "host"
+    """What most of their bytes are: those of tensors, of objects but arrays, or of several; four fifths are most."""
+    parts = [*inside(samples)]
+    tensors, arrays = (sum(map(big_bytes, filter(which, parts))) for which in (is_tensor, is_array))
+    whole = sum(map(big_bytes, parts))
+    return "python" if 5 * arrays <= whole else "tensors" if 5 * tensors > 4 * whole else "host"
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:

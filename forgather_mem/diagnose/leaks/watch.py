@@ -298,9 +298,13 @@ class _Gained:
 
     @property
     def is_all(self) -> bool:
-        """Whether it grows with them, and not in the steps between, of which there are some."""
-        is_seen = self.count >= GROWTH.fewest_edges and 4 * self.steps_without >= self.step - self.first_step
-        return is_seen and abs(self.without) <= (1 - LEAK.sure_frac) * (self.beside + self.without)
+        """Whether it grows with them, and hardly as fast between, seen in as many steps as from one to the next.
+
+        Later on readings lie so far apart that one of them is between any two.
+        """
+        steps, grown = self.step - self.first_step, self.beside + self.without
+        is_seen = self.count >= GROWTH.fewest_edges and self.count * self.steps_without >= steps
+        return is_seen and steps * abs(self.without) <= (1 - LEAK.sure_frac) * grown * self.steps_without
 
 
 class RarePhases:
