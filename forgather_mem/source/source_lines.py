@@ -57,8 +57,12 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
-    cell = _cells().get(file)
-    return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
+    return f"{file_name(file)}, line {line}" if file in _cells() else f"{short_file(file)}:{line}"
+
+
+def file_name(file: str) -> str:
+    """A file with the folders of its package, or "In[15]"."""
+    return f"In[{_cells()[file]}]" if file in _cells() else short_file(file)
 
 
 @functools.cache
