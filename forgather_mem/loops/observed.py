@@ -196,11 +196,10 @@ class ObservedLoop:
     def _optimizer_begins(self, events: LoopEvents) -> None:
         if self._in_evaluation:
             self._evaluation_ends(events)
-        if self._rounds.in_round:
+        if self._rounds.in_round and events.phases.current != "backward":  # the gradients were told
             events.enter("optimizer")
             return
-        if not self._in_step:
-            self._step_begins(events)
+        self._step_begins(events)
         if events.is_quiet:
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
