@@ -105,7 +105,10 @@ class CommandParser(argparse.ArgumentParser):
             return UsageError(f"{name} {error.message}")
         if action.nargs == 0:
             return UsageError(f"{name} takes no value")
-        return UsageError(f"{name} needs a value: {name} {str(action.metavar).replace('|', ' or ')}")
+        values, given = str(action.metavar).replace("|", " or "), error.message.partition("invalid choice: '")[2]
+        if given := given.partition("'")[0]:
+            return UsageError(f"{name} takes {values}, not {given!r}", did_you_mean(given, action.choices or ()))
+        return UsageError(f"{name} needs a value: {name} {values}")
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -1,5 +1,8 @@
 """The running totals of a training, from records that are given; what a report makes of them is in `reporting`."""
 
+import pytest
+from torch._utils import ExceptionWrapper
+
 from forgather_mem.engine.summary import MAX_FINDINGS, RunFacts, RunSummary
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.telemetry.report import Change, LeakReport, OomReport
@@ -74,3 +77,17 @@ def test_a_run_keeps_the_first_line_of_its_error() -> None:
     assert facts.error == "ValueError: no such row"
     facts.failed_by(MemoryError())
     assert facts.error == "MemoryError"
+
+
+def test_an_error_of_a_data_worker_is_told_as_it_was_raised_there() -> None:
+    rows: dict[str, int] = {}
+    facts, line = RunFacts(), test_an_error_of_a_data_worker_is_told_as_it_was_raised_there.__code__.co_firstlineno + 4
+    try:
+        rows["label_30"] += 1
+    except KeyError:
+        told = ExceptionWrapper(where="in DataLoader worker process 0")
+    with pytest.raises(KeyError) as caught:
+        told.reraise()
+    facts.failed_by(caught.value)
+    assert facts.error == "KeyError: 'label_30' (Caught KeyError in DataLoader worker process 0.)"
+    assert facts.error_line == f"tests/engine/test_summary.py:{line}"
