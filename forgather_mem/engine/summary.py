@@ -153,10 +153,8 @@ class RunFacts:
         """Keep the error's type, the first line of its message, and the user's line that it came through."""
         from forgather_mem.source.source_lines import failed_line  # where a run is only read nothing fails
 
-        text = str(error)
-        message = first_line(text[:1000])
-        of_worker = _RAISED.findall(text)[-1:]  # as it was raised there
-        told = f"{of_worker[0]} ({message})" if of_worker else f"{type(error).__name__}: {message}"
+        of_worker = _RAISED.findall(str(error))  # as it was raised there
+        told = of_worker[-1] if of_worker else f"{type(error).__name__}: {first_line(str(error)[:1000])}"
         self.error = redacted(told[:1000])[:200].removesuffix(": ")
         self.error_line = failed_line(error)
 

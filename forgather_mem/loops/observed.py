@@ -196,11 +196,8 @@ class ObservedLoop:
     def _optimizer_begins(self, events: LoopEvents) -> None:
         if self._in_evaluation:
             self._evaluation_ends(events)
-        if self._rounds.in_round and events.phases.current != "backward":  # the gradients were told
-            events.enter("optimizer")
-            return
         self._step_begins(events)
-        if events.is_quiet:
+        if events.is_quiet or (self._rounds.in_round and events.phases.current != "backward"):  # no new gradients
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()

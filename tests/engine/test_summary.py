@@ -89,5 +89,5 @@ def test_an_error_of_a_data_worker_is_told_as_it_was_raised_there() -> None:
     with pytest.raises(KeyError) as caught:
         told.reraise()
     facts.failed_by(caught.value)
-    assert facts.error == "KeyError: 'label_30' (Caught KeyError in DataLoader worker process 0.)"
+    assert facts.error == "KeyError: 'label_30'"
     assert facts.error_line == f"tests/engine/test_summary.py:{line}"
