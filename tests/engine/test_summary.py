@@ -80,14 +80,15 @@ def test_a_run_keeps_the_first_line_of_its_error() -> None:
 
 
 def test_an_error_of_a_data_worker_is_told_as_it_was_raised_there() -> None:
-    rows: dict[str, int] = {}
-    facts, line = RunFacts(), test_an_error_of_a_data_worker_is_told_as_it_was_raised_there.__code__.co_firstlineno + 4
+    facts, rows = RunFacts(), dict[str, int]()
     try:
         rows["label_30"] += 1
-    except KeyError:
-        told = ExceptionWrapper(where="in DataLoader worker process 0")
+    except KeyError as error:
+        told, line = (
+            ExceptionWrapper(where="in DataLoader worker process 0"),
+            getattr(error.__traceback__, "tb_lineno", 0),
+        )
     with pytest.raises(KeyError) as caught:
         told.reraise()
     facts.failed_by(caught.value)
-    assert facts.error == "KeyError: 'label_30'"
-    assert facts.error_line == f"tests/engine/test_summary.py:{line}"
+    assert (facts.error, facts.error_line) == ("KeyError: 'label_30'", f"tests/engine/test_summary.py:{line}")
