@@ -225,7 +225,7 @@ class WatchedLoop:
         loop.on_close = self._show
 
     def __repr__(self) -> str:
-        return run_session.why_off() if run_session.is_off() else "report() is that of this loop, which close() ends"
+        return run_session.why_off() if run_session.is_off() else "a watched loop: .report() is what is known of it"
 
     def report(self) -> Report:
         """The memory report up to now, or of the whole loop once it is over. `print` it to read it.
@@ -299,7 +299,7 @@ class Attached:
         self.options = options
 
     def __repr__(self) -> str:
-        return self._why_not or "watches each training: attach(trainer).report() is that of the last one"
+        return self._why_not or "watches each training of this trainer: .report() is that of the last one"
 
     def report(self) -> Report:
         """The memory report of the current or last training. `print` it to read it.

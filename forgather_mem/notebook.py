@@ -3,7 +3,7 @@
     %forgather_mem                      what holds 1 KiB or more: tensors, arrays, texts, numbers, also in containers
     %forgather_mem release model Out    lets go of a variable, of all remembered results; says who still holds
     %forgather_mem release error        empties the frames that the last error keeps
-    %%forgather_mem                     as the first line of a cell: what the cell took, and who holds how much more
+    %%forgather_mem                     as the first line of a cell: what it took, and who holds how much more or less
 
 A notebook keeps more than its variables: every displayed result (`Out[3]`, `_3`, `_`), and the last error with all
 frames of its traceback, which hold models and batches.
@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 import traceback
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
@@ -25,7 +25,7 @@ from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in, values_of
 from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import print_line
-from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.usage import UsageWindow, usage_now
@@ -82,10 +82,10 @@ def run_magic(shell: InteractiveShell, line: str) -> str:
 
 
 def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
-    """Run a cell; returns what it took, and the names that hold more than before. With words above it is not run."""
+    """Run a cell; returns what it took, and the names that hold more or less. With words above it is not run."""
     if line.strip():
         return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
-    known, window = {row.name: row.num_bytes for row in what_is_alive(shell)}, UsageWindow()
+    before, window = what_is_alive(shell), UsageWindow()
     count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
     shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
     # The line of the magic itself counts, too, as it does in errors of other cells
@@ -97,8 +97,11 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
         for place, one in (("host", span.host), ("GPU", span.device))
         if one is not None
     ]
-    new = [row for row in what_is_alive(shell) if row.num_bytes > known.get(row.name, 0)]
-    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(new, known)])
+    parts = [*what_is_alive(shell), *(replace(row, num_bytes=-row.num_bytes) for row in before)]
+    more = {row.name: sum(part.num_bytes for part in parts if part.name == row.name) for row in parts}
+    rows = [replace(row, num_bytes=more.pop(row.name)) for row in parts if more.get(row.name)]
+    rows.sort(key=lambda row: -abs(row.num_bytes))
+    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(rows)])
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
@@ -109,7 +112,7 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     error = _last_error()
     if error is not None:
         frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]
-        held = [value for frame in frames for value in frame_variables(frame).values()]
+        held = [value for frame in filter(is_function, frames) for value in frame_variables(frame).values()]
         num_bytes = _new_bytes([*tensors_in(held), *filter(is_array, held)], seen)
         rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=num_bytes))
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
@@ -119,21 +122,19 @@ def _table(shell: InteractiveShell) -> str:
     rows = what_is_alive(shell)
     room = next(iter(host_rooms()), None)
     limit = "" if room is None else f" ({format_bytes(room.free_bytes)} free, {room.limit})"
-    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows, {})]
+    lines = [f"forgather_mem: {write_steps(usage_now())}{limit}", *_rows(rows)]
     live = live_tensors() if "torch" in sys.modules else ()
     lines.append(f"  all live tensors: {format_bytes(sum(row.num_bytes for row in live))}")
     lines += [f"  release by name: %forgather_mem release {row.name}" for row in rows[:1]]
     return "\n".join(lines)
 
 
-def _rows(rows: list[Alive], known: Mapping[str, int]) -> Iterator[str]:
-    """What they hold, or how much more than was known."""
+def _rows(rows: list[Alive]) -> Iterator[str]:
     width = max((len(row.name) for row in rows), default=0)
-    more = [row.num_bytes - known.get(row.name, 0) for row in rows]
-    for row, num_bytes in zip(rows[:MAX_ROWS], more, strict=False):
-        yield f"  {row.name:<{width}}  {format_bytes(num_bytes):>10}  {row.what}"
+    for row in rows[:MAX_ROWS]:
+        yield f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}"
     if len(rows) > MAX_ROWS:
-        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(more[MAX_ROWS:]))}"
+        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(row.num_bytes for row in rows[MAX_ROWS:]))}"
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:

@@ -17,8 +17,8 @@ CELLS = {
     "make": "import torch, weakref; watched = []\nmodel = torch.nn.Linear(1024, 1024, bias=False)",
     "watch": "watched.append(weakref.ref(model)); torch.ones(1000, 1000)",
     "show model": "model",
-    "fail": "def train(model):\n    batch = torch.ones(3000, 1000)\n    watched.append(weakref.ref(batch))\n"
-    "    raise ValueError('diverged')\ntrain(model)",
+    "fail": "_hidden = torch.ones(2**18)\ndef train(model):\n    batch = torch.ones(3000, 1000)\n"
+    "    watched.append(weakref.ref(batch))\n    raise ValueError('diverged')\ntrain(model)",
     "alive": "%forgather_mem",
     "unknown": "%forgather_mem release modl",
     "release model": "%forgather_mem release model",
@@ -32,7 +32,7 @@ CELLS = {
     "ours": "import forgather_mem; job = forgather_mem.cleanup(); job",
     "release all": "%forgather_mem release Out Out[4] kept kept",
     "end": "print(Out, '_4' in globals(), 'kept' in globals())",
-    "after": "%forgather_mem",
+    "after": "del _hidden\n%forgather_mem",
     "a variable": "error = torch.ones(2**20)",
     "release variable": "%forgather_mem release error",
     "variable left": "print('error' in globals())",
@@ -45,6 +45,7 @@ CELLS = {
     "measure": "%%forgather_mem\ngrows.append(torch.ones(2**19))\n"
     "fresh = torch.ones(2**20); large = torch.ones(2**24).sum(); many = list(range(2**15)); again = many, fresh\n"
     "both = {'a': torch.ones(2**18), 'b': [torch.zeros(2**17).numpy(), 'x' * 2**18]}\nprint('ran')",
+    "free": "%%forgather_mem\nlarger = torch.ones(2**19); del again, fresh; both.clear()",
     "words": "%%forgather_mem release fresh\nprint('ran')",
     "fill": "rows = []\nfor row in range(3): rows.append(row)",
     "old": "def fill():\n    rows.append(1)",
@@ -78,7 +79,7 @@ def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str
         ["model", "4.0 MiB", "Linear"],
         ["Out[4]", "3.8 MiB", "Tensor [1000, 1000] float32"],
     ]  # Out[4] is the model, which has a name already
-    assert lines[4].strip() == "all live tensors: 19.3 MiB"
+    assert lines[4].strip() == "all live tensors: 20.3 MiB"
     assert lines[5].strip() == "release by name: %forgather_mem release error"
 
 
@@ -90,6 +91,8 @@ def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, s
     told = "ran fresh 4.0 MiB Tensor [1048576] float32 grows 2.0 MiB list both 1.8 MiB dict many 1.2 MiB list"
     assert " ".join(" ".join([ran, *rows]).split()) == told
     assert "%forgather_mem release error" in printed["help"]
+    freed = " ".join(" ".join(printed["free"].splitlines()[1:]).split())
+    assert freed == "fresh -4.0 MiB Tensor [1048576] float32 larger 2.0 MiB Tensor [524288] float32 both -1.8 MiB dict"
 
 
 def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:

@@ -105,7 +105,9 @@ class CommandParser(argparse.ArgumentParser):
             return UsageError(f"{name} {error.message}")
         if action.nargs == 0:
             return UsageError(f"{name} takes no value")
-        return UsageError(f"{name} needs a value: {name} {str(action.metavar).replace('|', ' or ')}")
+        given = error.message.partition("invalid choice: '")[2].partition("'")[0]
+        fault, values = f"takes no {given!r}" if given else "needs a value", str(action.metavar).replace("|", " or ")
+        return UsageError(f"{name} {fault}: {name} {values}", did_you_mean(given, action.choices or ()))
 
 
 def whole_number(least: int, most: int | None = None) -> Callable[[str], int]:

@@ -7,6 +7,7 @@ bytes however long the run is.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -122,6 +123,10 @@ class GaugeRange:
     read: int = 0
 
 
+# The last line of a traceback's text
+_RAISED = re.compile(r"Traceback \(most recent call last\):\n(?: .*\n)+(\S.*)")
+
+
 @dataclass(slots=True)
 class RunFacts:
     """What is known about a run apart from its samples.
@@ -149,8 +154,9 @@ class RunFacts:
         """Keep the error's type, the first line of its message, and the user's line that it came through."""
         from forgather_mem.source.source_lines import failed_line  # where a run is only read nothing fails
 
-        message = redacted(first_line(str(error)[:1000]))[:200]
-        self.error = f"{type(error).__name__}: {message}".removesuffix(": ")
+        of_worker = _RAISED.findall(str(error))  # as it was raised there
+        told = of_worker[-1] if of_worker else f"{type(error).__name__}: {first_line(str(error)[:1000])}"
+        self.error = redacted(told[:1000])[:200].removesuffix(": ")
         self.error_line = failed_line(error)
 
 

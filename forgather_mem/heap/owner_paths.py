@@ -23,7 +23,7 @@ from types import (
 
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.source.frame_variables import frame_variables
-from forgather_mem.source.source_lines import line_name
+from forgather_mem.source.source_lines import file_name
 
 MAX_KEY_CHARS = 40
 # torch keeps a module's parts in internal dicts; people write module.part.
@@ -108,13 +108,13 @@ def variable_of(function: FunctionType, held: object) -> str | None:
 
 
 def frame_name(frame: FrameType) -> str:
-    """A function and its location.
+    """A function and its file: where it happens to be says nothing about its variables.
 
     >>> import sys
     >>> frame_name(sys._getframe())
-    '<module> (<doctest ...>:1)'
+    '<module> (<doctest ...>)'
     """
-    return f"{_function(frame.f_code)} ({line_name(frame.f_code.co_filename, frame.f_lineno)})"
+    return f"{_function(frame.f_code)} ({file_name(frame.f_code.co_filename)})"
 
 
 def _step(before: object, holder: object, held: object, *, names: bool) -> str:
@@ -207,7 +207,7 @@ def _short(key: object) -> str:
 def in_peoples_words(holder: str) -> str:
     """The holder as people write it.
 
-    >>> in_peoples_words("local 'teacher' of distil.main (distil.py:41)[3]")
+    >>> in_peoples_words("local 'teacher' of distil.main (distil.py)[3]")
     '`teacher[3]` of main()'
     """
     local = _LOCAL.fullmatch(holder)

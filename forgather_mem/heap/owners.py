@@ -24,7 +24,7 @@ class Owner:
     """One path to an object.
 
     Attributes:
-        path: The whole path, e.g. "__main__.trainer.kept[3]" or "local 'kept' of main (train.py:41)[3]".
+        path: The whole path, e.g. "__main__.trainer.kept[3]" or "local 'kept' of main (train.py)[3]".
         holder: The last named object on the path, as people refer to it: "Trainer.kept[3]".
         target: Index of the requested object.
         way: The paths of all that leads to it, down to its own.

@@ -153,7 +153,7 @@ class ReachableGraph:
         return type(self.nodes[position]) is dict and not label.startswith("local ")
 
     def label(self, position: int) -> str:
-        """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py:9)"."""
+        """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py)"."""
         while self._above[position] >= 0:
             position = self._above[position]
         return self._labels[position]

@@ -201,12 +201,8 @@ class ObservedLoop:
     def _optimizer_begins(self, events: LoopEvents) -> None:
         if self._in_evaluation:
             self._evaluation_ends(events)
-        if self._rounds.in_round:
-            events.enter("optimizer")
-            return
-        if not self._in_step:
-            self._step_begins(events)
-        if events.is_quiet:
+        self._step_begins(events)
+        if events.is_quiet or (self._rounds.in_round and events.phases.current != "backward"):  # no new gradients
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()

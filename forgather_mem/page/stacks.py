@@ -295,7 +295,7 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
 def _bare(holder: str) -> str:
     """The variable or attribute, which a leak's holder and a part of what was in use have in common.
 
-    >>> _bare("__main__.stats['hidden']"), _bare("local 'kept' of main (fit.py:9)"), _bare("graphs in `kept` of main()")
+    >>> _bare("__main__.stats['hidden']"), _bare("local 'kept' of main (fit.py)"), _bare("graphs in `kept` of main()")
     ('stats', 'kept', 'kept')
     """
     return _VARIABLE.sub(r"\1", holder.partition("`")[2] or holder)

@@ -48,7 +48,10 @@ class TensorProbe(Budgeted):
             if pace is None:
                 pace = paces[moment.event] = TimeBudget(0.0, budget_frac=self.budget_frac)
                 run.at_close(functools.partial(pace.tell, run, f"sizes of tensors at {moment.event}"))
-            return pace.take(tensor_bytes, moment.objects.get("model"), moment.objects.get("optimizer"))
+            if moment.event == "pre_optimizer_step" and "tensors/gradients_bytes" in sample.values:
+                pace.next_s = 0.0  # with the next optimizer of a step other parameters have gradients
+            values = pace.take(tensor_bytes, moment.objects.get("model"), moment.objects.get("optimizer"))
+            return {name: max(size, sample.values.get(name, 0.0)) for name, size in values.items()}
 
         return read
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import linecache
 import os
+import re
 import sys
 import sysconfig
 import traceback
@@ -57,8 +58,12 @@ def is_user_class(cls: type) -> bool:
 
 def line_name(file: str, line: int) -> str:
     """A line in the usual notation, its file with the folders of its package; of a notebook "In[15], line 3"."""
-    cell = _cells().get(file)
-    return f"{short_file(file)}:{line}" if cell is None else f"In[{cell}], line {line}"
+    return f"{file_name(file)}, line {line}" if file in _cells() else f"{short_file(file)}:{line}"
+
+
+def file_name(file: str) -> str:
+    """A file with the folders of its package, or "In[15]"."""
+    return f"In[{_cells()[file]}]" if file in _cells() else short_file(file)
 
 
 @functools.cache
@@ -93,12 +98,17 @@ def with_callers(frame: FrameType | None) -> Iterator[FrameType]:
         frame = frame.f_back
 
 
+# What a traceback's text says of a frame
+_IN_TEXT = re.compile(r'^  File "(.+)", line (\d+), in ', re.MULTILINE)
+
+
 def failed_line(error: BaseException) -> str | None:
     """The innermost line of the user's own that an error came through, or is on its way to: "train.py:41"."""
     trace = list(traceback.walk_tb(error.__traceback__))
     callers = [(frame, frame.f_lineno) for frame in with_callers(trace[0][0].f_back if trace else None)]
-    lines = ((frame.f_code.co_filename, number) for frame, number in [*reversed(trace), *callers])
-    return next((line_name(file, number) for file, number in lines if is_user_file(file)), None)
+    lines = [(frame.f_code.co_filename, number) for frame, number in [*reversed(trace), *callers]]
+    of_worker = [(file, int(number)) for file, number in _IN_TEXT.findall(str(error))]  # in which it was raised
+    return next((line_name(*line) for line in [*reversed(of_worker), *lines] if is_user_file(line[0])), None)
 
 
 def source_line(file: str, line: int) -> str:

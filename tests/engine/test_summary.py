@@ -1,5 +1,8 @@
 """The running totals of a training, from records that are given; what a report makes of them is in `reporting`."""
 
+import pytest
+from torch._utils import ExceptionWrapper
+
 from forgather_mem.engine.summary import MAX_FINDINGS, RunFacts, RunSummary
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.telemetry.report import Change, LeakReport, OomReport
@@ -74,3 +77,18 @@ def test_a_run_keeps_the_first_line_of_its_error() -> None:
     assert facts.error == "ValueError: no such row"
     facts.failed_by(MemoryError())
     assert facts.error == "MemoryError"
+
+
+def test_an_error_of_a_data_worker_is_told_as_it_was_raised_there() -> None:
+    facts, rows = RunFacts(), dict[str, int]()
+    try:
+        rows["label_30"] += 1
+    except KeyError as error:
+        told, line = (
+            ExceptionWrapper(where="in DataLoader worker process 0"),
+            getattr(error.__traceback__, "tb_lineno", 0),
+        )
+    with pytest.raises(KeyError) as caught:
+        told.reraise()
+    facts.failed_by(caught.value)
+    assert (facts.error, facts.error_line) == ("KeyError: 'label_30'", f"tests/engine/test_summary.py:{line}")

@@ -67,7 +67,7 @@ def test_where_no_code_leads_there_it_is_said_in_words() -> None:
     assert write_path([{thing}, thing]) == "{...}"
     generator = numbers()
     next(generator)
-    assert write_path([generator, thing]).startswith(", local 'inside' of numbers (tests/heap/test_owner_paths.py:")
+    assert write_path([generator, thing]).startswith(", local 'inside' of numbers (tests/heap/test_owner_paths.py)")
     here = sys._getframe()
     assert write_path([here, thing]) == f", local 'thing' of {frame_name(here)}"
 

@@ -71,7 +71,7 @@ def test_what_a_module_holds_is_named_by_the_module() -> None:
 
 
 def test_what_a_function_or_a_closure_holds_is_named_by_its_variable() -> None:
-    assert holder_of([1]).startswith("local 'thing' of holder_of (tests/heap/test_reachable.py:")
+    assert holder_of([1]).startswith("local 'thing' of holder_of (tests/heap/test_reachable.py)")
     mine, holder = [1], Holder()
     holder.kept.append(lambda: mine)
     assert holder_of(mine).startswith("variable 'mine' of test_what_a_function_or_a_closure_holds")

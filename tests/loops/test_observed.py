@@ -22,6 +22,7 @@ from forgather_mem.engine.settings import settings_of_training
 from forgather_mem.loops.observed import LOOPS, ObservedLoop, _as_one
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.loops.training_loop import TrainingLoop
+from forgather_mem.probes import TensorProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
@@ -231,6 +232,23 @@ def test_what_is_read_of_several_optimizers_is_of_all_and_leaves_them_alone() ->
     assert sum(map(len, both.state.values())) == 2 * 3 * 4
     assert settings_of_training(None, nn.ModuleList(models), both)["optimizer"] == "Adam, Adam"
     assert [len(one.state_dict()["state"]) for one in optimizers] == [4, 4]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_the_gradients_of_a_step_are_the_most_that_there_are_before_any_of_its_optimizers(order: list[int]) -> None:
+    gc.collect()
+    capture, models = Capture(), [nn.Linear(4, 8), nn.Linear(8, 1)]
+    optimizers = [torch.optim.SGD(model.parameters(), lr=0.1) for model in models]
+    rule = Rule(Every(steps=1, at="pre_optimizer_step"), [TensorProbe(budget_frac=1e-9)])
+    loop = ObservedLoop(default_arguments(), lambda: [MemoryCallback([rule], [capture], strict=True)])
+    loop.listen()
+    for number in order:
+        rows = models[0](torch.randn(4, 4))
+        models[1](rows.detach() if number else rows).mean().backward()  # the critic's own pass, or one through both
+        optimizers[number].step()
+        nn.ModuleList(models).zero_grad()
+    loop.close()
+    assert [one.values["tensors/gradients_bytes"] for one in capture.samples] == [36 + 160]
 
 
 def test_the_phases_of_a_step_and_the_shape_of_its_batch(watching: tuple[ObservedLoop, Capture, Phases]) -> None:

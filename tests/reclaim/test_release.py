@@ -100,7 +100,7 @@ def test_who_still_holds_is_said_by_name(capsys: pytest.CaptureFixture[str]) -> 
     text = capsys.readouterr().err
     assert text.startswith("forgather-mem: release_memory: Linear is still held, 1.0 MiB in 1 tensor, by\n")
     assert f"{__name__}.KEPT['best'][0]" in text
-    assert "local 'backup' of test_who_still_holds_is_said_by_name (tests/reclaim/test_release.py:" in text
+    assert "local 'backup' of test_who_still_holds_is_said_by_name (tests/reclaim/test_release.py)" in text
     assert "local 'model'" not in text  # that one is on its way to None
     assert backup is not None
 

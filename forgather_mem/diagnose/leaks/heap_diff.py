@@ -20,6 +20,7 @@ from forgather_mem.diagnose.leaks.suspects import (
     made_suspect,
     pace_of,
     path_of,
+    sort_of,
     suspect_of,
 )
 from forgather_mem.heap.containers import CONTAINERS, newest
@@ -217,32 +218,19 @@ def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
 
 
 def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownObject]:
-    """Merge those that differ only by an index or a key; the largest first."""
-    groups: dict[tuple[str, str], list[tuple[str, GrownObject]]] = {}
+    """Merge those that differ only by an index or a key, and have items of one sort; the largest first."""
+    groups: dict[tuple[str, object], list[GrownObject]] = {}
     for one in found[: LOOK.most_merged]:
-        name = path_of(walk, one.position)
-        groups.setdefault((INDICES.sub("[]", name), one.kind), []).append((name, one))
-    merged = [group[0][1] if len(group) == 1 else _sum_of(group) for group in groups.values()]
+        sort = sort_of(one.samples) if one.kind == "items" else one.kind
+        groups.setdefault((INDICES.sub("[...]", path_of(walk, one.position)), sort), []).append(one)
+    merged = [ones[0] if len(ones) == 1 else _sum_of(name, ones) for (name, _), ones in groups.items()]
     return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 
 
-def common_name(names: list[str]) -> str:
-    """What these names have in common.
-
-    >>> common_name(["Norms.of['a'][0]", "Norms.of['b'][0]"])
-    'Norms.of[...][0]'
-    """
-    indices = [INDICES.findall(name) for name in names]
-    shared = iter([same[0] if len(set(same)) == 1 else "[...]" for same in zip(*indices, strict=True)])
-    return INDICES.sub(lambda _: next(shared), names[0])
-
-
-def _sum_of(group: list[tuple[str, GrownObject]]) -> GrownObject:
-    ones = [one for _, one in group]
+def _sum_of(name: str, ones: Sequence[GrownObject]) -> GrownObject:
     count_per_step = sum(one.count_per_step for one in ones)
     each_bytes = sum(one.bytes_per_step for one in ones) / count_per_step
     count, bounds = sum(one.count for one in ones), [one.bound for one in ones if one.bound is not None]
     bound = sum(bounds) if len(bounds) == len(ones) else None
-    name, others = common_name([name for name, _ in group]), [one.position for one in ones[1:]]
     more = replace(ones[0], count_per_step=count_per_step, each_bytes=each_bytes, count=count)
-    return replace(more, bound=bound, name=name, others=others)
+    return replace(more, bound=bound, name=name, others=[one.position for one in ones[1:]])

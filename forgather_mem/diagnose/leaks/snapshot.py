@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import re
 import statistics
 import time
 from collections import Counter
@@ -224,7 +223,7 @@ def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
         if is_local or (at >= 0 and walk.is_module(at) and is_tensor(node)):  # a path to others would read `__dict__`
             graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else ()
             size = len(graph) * _LIMITS.operation_bytes + is_local * big_bytes(node)
-            found[LINES.sub(r"\1", walk.path(position))] = position, size
+            found[walk.path(position)] = position, size
     return found
 
 
@@ -270,10 +269,6 @@ def usual_bytes(sizes: list[float]) -> float:
     """
     some = [size for size in sizes if size > 0.1 * max(sizes)]
     return statistics.fmean(some if 2 * len(some) > len(sizes) else sizes) if sizes else 0.0
-
-
-# The line of a function that runs changes
-LINES = re.compile(r"(\([^():]*):\d+(?=\))")
 
 
 def _storage(walk: ReachableGraph, position: int, then: Any = None) -> object:

@@ -25,10 +25,10 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     signature_of,
 )
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
-from forgather_mem.diagnose.leaks.snapshot import LINES, GrownObject
+from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
-from forgather_mem.heap.object_size import Sorts, big_bytes, deep_bytes, inside, is_tensor
+from forgather_mem.heap.object_size import Sorts, big_bytes, deep_bytes, inside, is_array, is_tensor
 from forgather_mem.heap.owner_paths import attributes_of, has_attributes, write_path
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import added_to, adding_lines
@@ -87,7 +87,7 @@ class Suspect:
 
     def reported(self) -> LeakSuspect:
         """The suspect as the report has it."""
-        holder = INDICES.sub("[...]", LINES.sub(r"\1", self.held_by or "nobody"))
+        holder = INDICES.sub("[...]", self.held_by or "nobody")
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
         pace = self.count_per_step / max(1, len(self.place.names) if self.place is not None else 1)  # of one of several
@@ -129,7 +129,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     lines = lines_of_holder(held, names)
     bound = bound_of_holder(held, names)
     grows = one.samples[0] if one.kind == "size" and one.samples else container
-    places = {id(walk.nodes[at]): _name(walk, at) for at in (one.position, *one.others)}
+    places = {id(walk.nodes[at]): walk.holder(at) for at in (one.position, *one.others)}
     suspect = Suspect(
         type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__,
         bytes_per_step=one.bytes_per_step,
@@ -209,10 +209,11 @@ def pace_of(count: int, steps: int, whole: float) -> float:
 
 
 def _matter(samples: Sequence[object]) -> str:
-    """What most of their bytes are: those of tensors, of other objects, or of both; four fifths are most."""
-    parts = [(is_tensor(part), big_bytes(part)) for part in inside(samples)]
-    of_tensors = sum(size for is_one, size in parts if is_one) / max(1, sum(size for _, size in parts))
-    return "tensors" if of_tensors > 0.8 else "python" if of_tensors < 0.2 else "host"
+    """What most of their bytes are: those of tensors, of objects but arrays, or of several; four fifths are most."""
+    parts = [*inside(samples)]
+    tensors, arrays = (sum(map(big_bytes, filter(which, parts))) for which in (is_tensor, is_array))
+    whole = sum(map(big_bytes, parts))
+    return "python" if 5 * arrays <= whole else "tensors" if 5 * tensors > 4 * whole else "host"
 
 
 def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
@@ -307,7 +308,7 @@ class Place:
     def find(self, walk: ReachableGraph, over: bool) -> dict[int, object]:
         """What is there now, by `id`: when the training is `over`, only under its name."""
         ours = ((key, walk.position(key), name) for key, name in self.names.items())
-        return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or _name(walk, at) == own)}
+        return {key: walk.nodes[at] for key, at, own in ours if at is not None and (not over or walk.holder(at) == own)}
 
     def measure(self, walk: ReachableGraph) -> Callable[[], float]:
         """What gives the bytes of such items that came since, or of the texts and arrays in it; it keeps the container.
@@ -331,7 +332,3 @@ def sort_of(samples: Sequence[object]) -> tuple[str, int]:
     """The class of the largest part of the first one, and the power of two above its bytes: sizes may be uneven."""
     largest = max(inside(samples[:1]), key=big_bytes, default=None)
     return type(largest).__name__, big_bytes(largest).bit_length()
-
-
-def _name(walk: ReachableGraph, position: int) -> str:
-    return LINES.sub(r"\1", walk.holder(position))

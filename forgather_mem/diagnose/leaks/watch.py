@@ -167,7 +167,7 @@ class LeakWatch:
         text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
         if full is not None and is_soon(growing, step, full):
             text += f", full near step {full:,} at its last pace"
-        _print(run, text + (f": {_held(self._suspects[0], unit, step)}." if self._suspects else "."))
+        _print(run, text + (f": {_held(self._suspects[0], unit)}." if self._suspects else "."))
         self._live.printed(growing, self._series, step, rate)
         told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
         run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
@@ -208,7 +208,7 @@ class LeakWatch:
         if self._live.alarm is None:
             self._warn(run, run.step)
         elif self._suspects[0].allocated_at:
-            _print(run, f"{_held(self._suspects[0], leak, run.step)}.")
+            _print(run, f"{_held(self._suspects[0], leak)}.")
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
@@ -262,14 +262,10 @@ def _sentence(leak: LeakReport) -> str:
     return "\n".join([f"leak: {format_bytes(leak.bytes_per_step * leak.per_steps)} {leak.per}", *held])
 
 
-def _held(top: Suspect, leak: LeakReport, step: int) -> str:
+def _held(top: Suspect, leak: LeakReport) -> str:
     """Who holds it, in words."""
     made = f", {top.line_is} at {top.allocated_at}" if top.allocated_at else ""
-    count = top.count_per_step * leak.per_steps
-    if leak.per_steps > 1 and top.count:  # as many as there are so far, if it was empty at first
-        each = top.count / (1 + (step - leak.since_step) // leak.per_steps)
-        count = each if 4 * abs(each - count) <= count else count
-    many = f", {format_pace(count, per=leak.per)}" if count else ""
+    many = f", {format_pace(top.count_per_step)}" if top.count_per_step and leak.per_steps == 1 else ""
     holder = f"held by {top.held_by}" if top.held_by else "holder not found"
     return f"{holder}{many}{made}" + (f"; {top.bounded}, so it may not be a leak" if top.bounded else "")
 
@@ -298,9 +294,13 @@ class _Gained:
 
     @property
     def is_all(self) -> bool:
-        """Whether it grows with them, and not in the steps between, of which there are some."""
-        is_seen = self.count >= GROWTH.fewest_edges and 4 * self.steps_without >= self.step - self.first_step
-        return is_seen and abs(self.without) <= (1 - LEAK.sure_frac) * (self.beside + self.without)
+        """Whether it grows with them, and hardly as fast between, seen in as many steps as from one to the next.
+
+        Later on readings lie so far apart that one of them is between any two.
+        """
+        steps, grown = self.step - self.first_step, self.beside + self.without
+        is_seen = self.count >= GROWTH.fewest_edges and self.count * self.steps_without >= steps
+        return is_seen and steps * abs(self.without) <= (1 - LEAK.sure_frac) * grown * self.steps_without
 
 
 class RarePhases:

@@ -110,3 +110,14 @@ def test_a_holder_of_items_of_two_sizes_is_weighed_whole_and_told_with_the_line_
     steps(111, 126)
     found = look.finish(126, 68_000.0)
     assert found[0].source_line == 'kept.put({"weights": torch.zeros(400_000)})'
+
+
+def test_lists_by_name_are_one_holder_only_where_their_items_are_alike() -> None:
+    holder = Holder()
+    holder.by_name = {"loss": [], "logits": []}
+    look = CloserLook(0)
+    for step in range(10):
+        holder.by_name["loss"].append(0.5 * step)
+        holder.by_name["logits"].append(torch.zeros(5_000))
+    (top, *_) = look.finish(10, 20_000.0)
+    assert (top.held_by, top.count, top.count_per_step) == ("Holder.by_name['logits']", 10, 1.0)

@@ -9,6 +9,7 @@ from forgather_mem.telemetry.report import LeakReport
 LEAK = LeakReport(verdict="leak", bytes_per_step=100.0, since_step=1)
 
 
+@pytest.mark.parametrize("wide", [3, 12])  # later on there are fewer readings, with an evaluation between any two
 @pytest.mark.parametrize(
     ("kept", "kinds", "told"),
     [
@@ -20,13 +21,13 @@ LEAK = LeakReport(verdict="leak", bytes_per_step=100.0, since_step=1)
     ],
 )
 def test_the_unit_is_the_only_phase_with_which_it_grows(
-    kept: dict[str, float], kinds: dict[str, int], told: tuple[str, float, int]
+    kept: dict[str, float], kinds: dict[str, int], told: tuple[str, float, int], wide: int
 ) -> None:
     run = Run(RunFacts())
     rare = RarePhases(run)
     run.watch_phases(rare)
     native = 1e6
-    for step in range(1, 101):
+    for step in range(1, 301):
         run.step = step
         native += kept.get("step", 0.0)
         for phase, every in kinds.items():
@@ -34,7 +35,7 @@ def test_the_unit_is_the_only_phase_with_which_it_grows(
                 run.enter_phase(phase)
                 native += kept.get(phase, 0.0)
                 run.leave_phase(phase)
-        if step % 3 == 0:
+        if step % (3 if step <= 60 else wide) == 0:
             rare.read(step, {"native": native})
     leak = rare.told(LEAK)
     assert (leak.per, leak.per_steps, leak.since_step) == told
