@@ -9,7 +9,7 @@ from pathlib import Path
 from forgather_mem.errors import missing
 from forgather_mem.probes.budgeted import Budgeted
 from forgather_mem.system.process_start import START_TIME, stat_fields
-from forgather_mem.system.procfs import PLANNER, anonymous_bytes, child_pids, is_named, kib_fields
+from forgather_mem.system.procfs import anonymous_bytes, child_pids, is_named, kib_fields
 from forgather_mem.system.time_budget import BUDGET_FRAC, TimeBudget
 from forgather_mem.telemetry.records import Moment, RunInfo, Sample, Work
 
@@ -144,8 +144,6 @@ class Children:
 
     def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
-            if is_named(self._root / pid, PLANNER):
-                continue
             is_worker = of_worker or is_data_worker(self._root / pid)
             with missing(OSError, KeyError):
                 yield self._child(pid, parent, is_worker, known)

@@ -87,13 +87,16 @@ def is_named(process: Path, name: str) -> bool:
 
 
 def child_pids(process: Path = Path("/proc/self")) -> list[str]:
-    """The children of the process with this folder under /proc; none if it has ended or the kernel doesn't tell."""
+    """The children of the process with this folder under /proc, without what plans beside it.
+
+    None if it has ended or the kernel doesn't tell.
+    """
     pids: list[str] = []
     with missing(OSError):
         for thread in (process / "task").iterdir():
             with missing(OSError, ValueError):  # a thread that has ended, or a kernel without this file
                 pids += (thread / "children").read_text().split()
-    return pids
+    return [pid for pid in pids if not is_named(process.parent / pid, PLANNER)]
 
 
 class OwnMemory(NamedTuple):

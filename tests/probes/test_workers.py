@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 from forgather_mem.engine.run import Run
 from forgather_mem.planning.isolation.child import begun_in_a_child
 from forgather_mem.probes import WorkerProbe
-from forgather_mem.system.procfs import PLANNER, is_named
+from forgather_mem.system.procfs import PLANNER, child_pids, is_named
 from forgather_mem.telemetry.records import Work
 from forgather_mem.units import MIB
 from tests.memory import touched
@@ -231,5 +231,6 @@ def test_a_process_of_ours_that_plans_is_no_child_of_the_training(probe: Work, r
             assert time.monotonic() < deadline_s
             time.sleep(0.01)
         assert reading(read, probe)["host/other_children"] == before
+        assert str(begun.pid) not in child_pids()
     finally:
         begun.end()
