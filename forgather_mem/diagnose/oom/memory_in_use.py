@@ -88,7 +88,7 @@ def _on_host(
     whole = measure.name != "anonymous"  # the limit counts this process alone
     if not whole:
         reserve_bytes = 0  # the reserve had no memory behind it
-    failure.limit, failure.limit_bytes = room.limit, room.used_bytes + room.free_bytes
+    failure.limit, failure.limit_bytes = room.limit, max(room.limit_bytes, room.used_bytes)
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
