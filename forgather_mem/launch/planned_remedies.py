@@ -24,7 +24,7 @@ from forgather_mem.diagnose.oom.remedies import plannable
 from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
-from forgather_mem.launch.host_heap import Taken, taken_of_host
+from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
 from forgather_mem.planning.batches import Collate, PlannedShape, Trainer, Wanted, with_sides
 from forgather_mem.planning.entry import begun_plan
@@ -317,7 +317,7 @@ class _Planner:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
         rounds = self._taken(own)[: 1 if failed.is_first_step else None]
         alike = [one for found in rounds for one in found if one.size == nearest.size]
-        shown = [one.bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
+        shown = [one.taken_bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(shown) - _others(own.parts) + failed.grown[1]) if shown else room
 
@@ -378,9 +378,9 @@ class _Planner:
             limit = next(iter(own_limits()), None)
             left = "a limit of this process" if limit is None else limit.limit
             raise PlanError(f"{left} leaves too little to plan in, and {HARD_LIMIT}")
-        return max(one.bytes for one in taken) - _others(planned.parts)
+        return max(one.taken_bytes for one in taken) - _others(planned.parts)
 
-    def _taken(self, planned: Plan) -> list[list[Taken]]:
+    def _taken(self, planned: Plan) -> list[list[StorageRequest]]:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
         return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ or self._failed.taken_bytes is None)
 
