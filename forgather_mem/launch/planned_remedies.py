@@ -74,14 +74,13 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
         failed: What it took.
         training: The script's Trainer before it trains, or its own loop.
     """
-    found = PlannedRemedies()
+    found, ended = PlannedRemedies(), dict[str, object]()
     try:
         for _ in _plan_remedies(failed, training, found):
             yield {**found.answer(), "unfinished": True}
     except PlanError as error:
-        yield {**found.answer(), "problem": str(error)}
-    else:
-        yield found.answer()
+        ended["problem"] = str(error)
+    yield {**found.answer(), **ended}
 
 
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
@@ -185,12 +184,8 @@ class _Planner:
         kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
-            sizes, self._sizes = self._sizes, {}
-            longest = self._plan({})
-            if longest.peak_bytes > self.own.peak_bytes:
-                self.own = longest
-            else:
-                self._sizes = sizes
+            as_told, self._sizes = (self._sizes, self.own), {}
+            self._sizes, self.own = max(as_told, ({}, self._plan({})), key=lambda one: one[1].peak_bytes)
 
     def written(self, change: Change) -> Change:
         """As the user writes it."""
