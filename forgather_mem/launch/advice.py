@@ -98,7 +98,7 @@ def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str
     code, answer = answer_of_script(command.argv, request, most_s, start_new_session=True, **nowhere)
     is_late, problem = time.monotonic() - began_s >= most_s, str((answer or {}).get("problem", ""))
     if limit is not None and (answer is None or "MemoryError" in problem or recognise(RuntimeError(problem))):
-        problem = f"planning it takes more memory than {limit.name} leaves, and {HARD_LIMIT}"
+        problem = f"planning it takes more memory than {limit.limit} leaves, and {HARD_LIMIT}"
     elif answer is not None and (answer.get("changes") or answer.get("too_large") or not is_late):
         return answer
     else:

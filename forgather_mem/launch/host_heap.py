@@ -5,12 +5,11 @@ from __future__ import annotations
 import ctypes
 import random
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import torch
 
 from forgather_mem.planning.isolation.child import in_a_child
-from forgather_mem.planning.storage_log import Trace
+from forgather_mem.planning.storage_log import StorageRequest, Trace
 from forgather_mem.system.procfs import own_memory
 
 # Of all batches the largest, as the first and at the end: what lies between was made by others. Gaps grow until then.
@@ -25,23 +24,7 @@ _SMALL_BYTES = 24, 224
 _LEAST_FRAC = 1000  # of the largest; a smaller one asks for no new memory that counts, as results that are kept
 
 
-class Taken(NamedTuple):
-    """Once a storage is made.
-
-    Attributes:
-        size: Its bytes.
-        before_bytes: Of all tensors there were then.
-        bytes: What the process has taken of the system for those and it.
-        is_refused: Whether a limit of this process, which nobody could raise, leaves no addresses for it.
-    """
-
-    size: int
-    before_bytes: int
-    bytes: int
-    is_refused: bool = False
-
-
-def taken_of_host(trace: Trace, *, of_several_sizes: bool) -> list[list[Taken]]:
+def taken_of_host(trace: Trace, *, of_several_sizes: bool) -> list[list[StorageRequest]]:
     """For each of several rounds what the larger storages come to, made in a child as the training would make them.
 
     Nothing is written into them, so that they take no memory. They end with the first that is refused.
@@ -53,7 +36,7 @@ def taken_of_host(trace: Trace, *, of_several_sizes: bool) -> list[list[Taken]]:
     return in_a_child(lambda: list(_rounds(trace, _OF_SEVERAL if of_several_sizes else _OF_ONE_SIZE)))
 
 
-def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
+def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[StorageRequest]]:
     held: dict[int, torch.Tensor] = {}
     goes = {~event for event in trace.events if event < 0}
     # Gradients, and what an optimizer works with, are as large as weights, whatever the batch
@@ -61,7 +44,7 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
     least, began, total = max(trace.sizes, default=0) // _LEAST_FRAC, own_memory().address_bytes, 0
     library, small, again, chance = ctypes.CDLL(None), dict[int, int](), dict[int, int](), random.Random(0)
     library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
-    found: list[list[Taken]] = [[] for _ in scales]
+    found: list[list[StorageRequest]] = [[] for _ in scales]
     for scale, taken in zip(scales, found, strict=True):
         for stretch, events in trace.by_stretch():
             while small and stretch.phase != "backward":  # after which no graph is left
@@ -76,12 +59,12 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[Taken]]:
                     try:
                         held[number] = torch.empty(size, dtype=torch.uint8)
                     except RuntimeError:
-                        taken.append(Taken(size, total, total + size, is_refused=True))
+                        taken.append(StorageRequest(*stretch[1:3], size, total, total + size, is_refused=True))
                         return found
                     if number not in trace.without_graph:
                         nodes = again if stretch.phase == "backward" else small
                         nodes[number] = library.malloc(chance.randint(*_SMALL_BYTES))
                     if size > least:
-                        taken.append(Taken(size, total, own_memory().address_bytes - began))
+                        taken.append(StorageRequest(*stretch[1:3], size, total, own_memory().address_bytes - began))
                     total += size
     return found

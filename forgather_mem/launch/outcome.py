@@ -32,7 +32,7 @@ from forgather_mem.telemetry.report_schema import from_dict, to_dict
 from forgather_mem.units import format_bytes, parse_bytes
 
 _OTHERS = 4  # trainings of one command that are told beside the worst: a guess at what a screen can take
-_Judgement = tuple[int, str]  # an exit code, and a sentence about it
+_Judgement = tuple[int, str]  # `BROKEN` or `UNDECIDED`, and a sentence about it; of a limit that is kept there is none
 # Signals that ask the command to end; others kill it.
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -87,13 +87,10 @@ def report_outcome(
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
     found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
     found += _growth_judged(reports, arguments, ended, is_known=not unknown)
-    codes = [code for code, _ in found]
-    # Only as many passes as there are limits are a pass
-    code = BROKEN if BROKEN in codes else 0 if codes == [0] * len(arguments.limits) else UNDECIDED
     found.sort(key=lambda judged: judged[0])  # what is exceeded first
     for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
         say(f"forgather-mem: {sentence}")
-    return code
+    return min((code for code, _ in found), default=0)
 
 
 def _write_in_its_folder(report: RunReport) -> None:
@@ -255,8 +252,6 @@ def _peaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             yield BROKEN, f"{peak}, over --max-peak {where}={size}"
         elif not any(found) or (where == "host" and not all(found)):  # a mistyped number, or a device not used
             yield UNDECIDED, f"--max-peak {where}={size}: {format_place(where)} was not measured"
-        else:
-            yield 0, ""
 
 
 def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterator[_Judgement]:
@@ -273,7 +268,6 @@ def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
         if report.leak.verdict not in ("leak", "no leak", "copied pages"):
             yield UNDECIDED, f"--fail-on leak: {why}"
             return
-    yield 0, ""
 
 
 def _growth_judged(
@@ -289,8 +283,6 @@ def _growth_judged(
     grown, missing = against_baseline(arguments.baseline, reports, update=arguments.update_baseline)
     yield from ((BROKEN, sentence) for sentence in grown)
     yield from ((UNDECIDED, sentence) for sentence in missing)
-    if not grown and not missing:
-        yield 0, ""
 
 
 def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -> tuple[list[str], list[str]]:

@@ -16,7 +16,6 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.batches import Trainer
-from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import roots
 from forgather_mem.planning.result import Plan
 from forgather_mem.probes.live_objects import live_objects
@@ -29,16 +28,13 @@ Edit = Callable[[], object]
 class OwnLoop:
     """What can be changed about a loop of the script's own.
 
-    Args:
-        script: Where its training begins.
-
     Attributes:
         rows, accumulation: Of the batch that failed, and of its step, once they are known.
         keeps_graphs: Whether one backward pass goes through several batches, once that is known.
     """
 
-    def __init__(self, script: Script) -> None:
-        self._script, self.rows, self.accumulation, self.keeps_graphs = script, 0, 1, False
+    def __init__(self) -> None:
+        self.rows, self.accumulation, self.keeps_graphs = 0, 1, False
         self._models: list[Any] = [one for one in live_objects(nn.Module) if hasattr(one, _CHECKPOINTS)]
         self._loaders: list[Any] = live_objects(DataLoader, _BaseDataLoaderIter)
 
@@ -59,18 +55,16 @@ class OwnLoop:
         arguments = {**dict.fromkeys(names, self.rows), "gradient_accumulation_steps": self.accumulation}
         return replace(settings_of(None, next(iter(self._models), None)), arguments=arguments, is_trainers=False)
 
-    def edited(self, changed: dict[str, Any], collating: Callable[..., object], edits: Sequence[Edit] = ()) -> Script:
-        """The script with these values of `Change.set` and `in_script`, which are taken out as far as it can have them.
+    def edits_of(self, changed: dict[str, Any]) -> list[Edit]:
+        """What changes the script to these values of `Change.set` and `in_script`, which are taken out.
 
         Args:
             changed: The values.
-            collating: Changes what makes a loader's batches.
-            edits: More changes.
 
         Raises:
             PlanError: for a value that nobody can change for the user.
         """
-        edits = [lambda: self._collate(collating), *edits]
+        edits = list[Edit]()
         if changed.pop("gradient_checkpointing", False):
             edits += [one.gradient_checkpointing_enable for one in self._models if getattr(one, _CHECKPOINTS)]
         if attention := changed.pop(_ATTENTION, None):
@@ -84,12 +78,7 @@ class OwnLoop:
             del changed["optim"]
         if changed:
             raise PlanError(f"{next(iter(changed))} of a loop of the script's own is not planned")
-        return Script(self._script.is_late, edits)
-
-    def _collate(self, collating: Callable[[Any], Any]) -> None:
-        for one in self._loaders:
-            name = "_collate_fn" if isinstance(one, _BaseDataLoaderIter) else "collate_fn"
-            setattr(one, name, collating(getattr(one, name)))
+        return edits
 
     def _evaluate(self, rows: int) -> None:
         """Of loaders with batches as large as that which failed, that go on nowhere yet."""
@@ -112,24 +101,19 @@ def _step_by(optimizer: Callable[..., Optimizer]) -> None:
         one.step = optimizer(parameters).step  # type: ignore[method-assign]
 
 
-def without_graphs(trainer: Trainer | None, of_evaluation: bool) -> Edit:
-    """What lets all that no optimizer trains compute without a graph; of an evaluation all models."""
+def without_graphs(trainer: Trainer | None, of_evaluation: bool) -> None:
+    """Let all that no optimizer trains compute without a graph; of an evaluation all models."""
     optimizers = live_objects(Optimizer)
     trained = {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}
     if trainer is not None and not optimizers:
         trained = {id(one) for one in trainer.model.parameters() if one.requires_grad}
     tops = roots(live_objects(nn.Module))
-    parts = [*tops, *(one for top in tops for one in top.children())]
-
-    def edit() -> None:
-        for part in parts:
-            parameters = list(part.parameters())
-            if parameters and trained.isdisjoint(map(id, parameters)):
-                part.forward = torch.no_grad()(part.forward)
-        for top in tops if of_evaluation else ():
-            top.forward = partial(_in_mode, top, (torch.no_grad()(top.forward), top.forward))
-
-    return edit
+    for part in [*tops, *(one for top in tops for one in top.children())]:
+        parameters = list(part.parameters())
+        if parameters and trained.isdisjoint(map(id, parameters)):
+            part.forward = torch.no_grad()(part.forward)
+    for top in tops if of_evaluation else ():
+        top.forward = partial(_in_mode, top, (torch.no_grad()(top.forward), top.forward))
 
 
 def _in_mode(model: nn.Module, calls: Sequence[Callable[..., object]], *args: object, **keywords: object) -> object:

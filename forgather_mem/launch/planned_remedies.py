@@ -9,7 +9,7 @@ as much more as the process that failed had taken for its own.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -24,9 +24,9 @@ from forgather_mem.diagnose.oom.remedies import plannable
 from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
-from forgather_mem.launch.host_heap import Taken, taken_of_host
+from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
-from forgather_mem.planning.batches import Loader, PlannedShape, Trainer, Wanted, with_sides
+from forgather_mem.planning.batches import Collate, PlannedShape, Trainer, Wanted, with_sides
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
@@ -39,7 +39,6 @@ from forgather_mem.telemetry.report import Change
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import format_bytes
 
-Collate = Callable[[object], object]
 _ARGMAX, _ACCUMULATION = "preprocess_logits_for_metrics", "gradient_accumulation_steps"
 
 
@@ -75,19 +74,18 @@ def remedies_for(failed: FailedTraining, training: Trainer | Script) -> Iterator
         failed: What it took.
         training: The script's Trainer before it trains, or its own loop.
     """
-    found = PlannedRemedies()
+    found, ended = PlannedRemedies(), dict[str, object]()
     try:
         for _ in _plan_remedies(failed, training, found):
             yield {**found.answer(), "unfinished": True}
     except PlanError as error:
-        yield {**found.answer(), "problem": str(error)}
-    else:
-        yield found.answer()
+        ended["problem"] = str(error)
+    yield {**found.answer(), **ended}
 
 
 def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: PlannedRemedies) -> Iterator[None]:
     """Adds to what was found, again and again."""
-    loop = OwnLoop(training) if isinstance(training, Script) else None
+    loop = OwnLoop() if isinstance(training, Script) else None
     planner = _Planner(failed, training, loop, found)
     rows = failed.rows or planner.own.rows
     failure = Failure(
@@ -186,12 +184,8 @@ class _Planner:
         kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
-            sizes, self._sizes = self._sizes, {}
-            longest = self._plan({})
-            if longest.peak_bytes > self.own.peak_bytes:
-                self.own = longest
-            else:
-                self._sizes = sizes
+            as_told, self._sizes = (self._sizes, self.own), {}
+            self._sizes, self.own = max(as_told, ({}, self._plan({})), key=lambda one: one[1].peak_bytes)
 
     def written(self, change: Change) -> Change:
         """As the user writes it."""
@@ -273,27 +267,22 @@ class _Planner:
         now = self._failed.rows if self._sizes and self._failed.rows else batch
         rows = max(1, round(now * int(arguments.pop("per_device_train_batch_size", batch)) / batch))
         accumulation, is_lean = arguments.get(_ACCUMULATION), arguments.pop(NO_GRAPH, False)
-        edits = [without_graphs(None if self._loop else self._training, is_lean == EVALUATION)] if is_lean else []
-        sizes, was = self._sizes, self._failed.length
+        of = None if self._loop else self._training
+        edits: list[Edit] = [functools.partial(without_graphs, of, is_lean == EVALUATION)] * bool(is_lean)
+        sizes, was, shape = self._sizes, self._failed.length, PlannedShape(rows)
 
         def collating(collate: Collate) -> Collate:
             """One whose batches have these sizes but for their rows; and rows of another length."""
             return lambda samples: _sized(_collated(collate, samples), sizes, was, length)
 
         if self._loop is not None:
+            edits += self._loop.edits_of(arguments)
             shape = PlannedShape(rows if accumulation else None)
-            return begun_plan(self._loop.edited(arguments, collating, edits), Wanted(shape, self._failed.on_device))()
-        if accumulation:
+        elif accumulation:
             arguments[_ACCUMULATION] = min(_LIMITS.few_batches, accumulation)
-        trainer = self._training
-        load, own_filter = trainer.get_train_dataloader, trainer.preprocess_logits_for_metrics
-        trainer.get_train_dataloader = functools.partial(_loading, load, collating, edits)
         if filtered:
-            trainer.preprocess_logits_for_metrics = _argmax
-        try:
-            return begun_plan(trainer, Wanted(PlannedShape(rows), self._failed.on_device, 1, arguments))()
-        finally:
-            trainer.preprocess_logits_for_metrics, trainer.get_train_dataloader = own_filter, load
+            edits.append(functools.partial(setattr, self._training, _ARGMAX, _argmax))
+        return begun_plan(self._training, Wanted(shape, self._failed.on_device, 1, arguments, edits, collating))()
 
     def _room(self) -> int:
         """What the training's tensors can take.
@@ -323,7 +312,7 @@ class _Planner:
             return min(room, nearest.before_bytes + min(wanted, room - taken))
         rounds = self._taken(own)[: 1 if failed.is_first_step else None]
         alike = [one for found in rounds for one in found if one.size == nearest.size]
-        shown = [one.bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
+        shown = [one.taken_bytes for one in alike if abs(one.before_bytes - nearest.before_bytes) <= tolerated]
         # The failure itself was too much: where less is told of it, it is so of other plans
         return min(room, max(shown) - _others(own.parts) + failed.grown[1]) if shown else room
 
@@ -382,11 +371,11 @@ class _Planner:
         taken = [one for found in self._taken(planned) for one in found]
         if any(one.is_refused for one in taken):
             limit = next(iter(own_limits()), None)
-            left = "a limit of this process" if limit is None else limit.name
+            left = "a limit of this process" if limit is None else limit.limit
             raise PlanError(f"{left} leaves too little to plan in, and {HARD_LIMIT}")
-        return max(one.bytes for one in taken) - _others(planned.parts)
+        return max(one.taken_bytes for one in taken) - _others(planned.parts)
 
-    def _taken(self, planned: Plan) -> list[list[Taken]]:
+    def _taken(self, planned: Plan) -> list[list[StorageRequest]]:
         # Of a kill nobody has told which batches came before: smaller ones leave more gaps
         return taken_of_host(planned.trace, of_several_sizes=planned.lengths_differ or self._failed.taken_bytes is None)
 
@@ -403,16 +392,6 @@ def _argmax(logits: object, labels: object) -> object:
     """What the remedy tells to write; of a model that gives more, of its logits."""
     first = logits[0] if isinstance(logits, list | tuple) else logits
     return first.argmax(-1) if isinstance(first, torch.Tensor) else first
-
-
-def _loading(load: Callable[[], Loader], collating: Callable[[Collate], Collate], edits: Sequence[Edit]) -> Loader:
-    """The trainer's loader with other batches, in a child in which these changes are made."""
-    for edit in edits:
-        edit()
-    loader = load()
-    inner: Any = getattr(loader, "base_dataloader", loader)
-    inner.collate_fn = collating(inner.collate_fn)
-    return loader
 
 
 def _collated(collate: Collate, samples: Any) -> object:

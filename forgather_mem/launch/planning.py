@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from _thread import allocate_lock, get_ident
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.planning.isolation.processes import end_processes
@@ -25,6 +25,7 @@ from forgather_mem.telemetry import run_session
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from contextlib import AbstractContextManager
     from typing import Any, NoReturn
 
 _OPTIMIZERS = "torch.optim.optimizer"
@@ -258,29 +259,21 @@ def _is_planned() -> bool:
 
 def plan_before_training(trainers: type) -> None:
     """Plan each trainer of this class before its first training, and say what comes of it."""
+    from forgather_mem.system.call_wrapping import surrounded
+    from forgather_mem.system.time_budget import PREPARATION
     from forgather_mem.telemetry.beside import marked
+    from forgather_mem.telemetry.guard import FailureGuard
 
-    original = trainers.train  # type: ignore[attr-defined]
     met = marked()  # also those that are being planned, in the child that does it
 
-    @functools.wraps(original)
-    def train(trainer: Any, *arguments: object, **keywords: object) -> object:
-        from forgather_mem.system.time_budget import PREPARATION
-        from forgather_mem.telemetry.guard import FailureGuard
-
-        if trainer not in met:
-            met[trainer] = True
+    def planned(given: tuple[Any, ...], _: object) -> AbstractContextManager[None]:
+        if given[0] not in met:
+            met[given[0]] = True
             with PREPARATION:
-                FailureGuard().call("plan", _plan_and_print, trainer)
-        try:
-            return original(trainer, *arguments, **keywords)
-        except BaseException as error:
-            from forgather_mem.system.call_wrapping import without_frames
+                FailureGuard().call("plan", _plan_and_print, given[0])
+        return nullcontext()
 
-            error.__traceback__ = without_frames(error.__traceback__, __file__)
-            raise
-
-    trainers.train = train  # type: ignore[attr-defined]
+    surrounded(trainers, "train", planned, sees=True)
 
 
 def _plan_and_print(trainer: Any) -> None:

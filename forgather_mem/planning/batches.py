@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils.data import DataLoader
 
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Bound, Note
@@ -28,7 +27,7 @@ _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_va
 Batch = TypeVar("Batch")
 Sizes: TypeAlias = Mapping[str, int]
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
-Loader: TypeAlias = DataLoader[object]  # or accelerate's, with torch's inside
+Collate: TypeAlias = Callable[[Any], object]
 
 
 class PlannedShape(NamedTuple):
@@ -47,12 +46,16 @@ class Wanted(NamedTuple):
         on_device: Whether optimizers work as they do on a device.
         ranks: How many processes train together.
         changes: Other arguments of the Trainer.
+        edits: What is called first in the child: each changes something about the training.
+        collating: Makes another of what makes the training's batches.
     """
 
     shape: PlannedShape = PlannedShape()
     on_device: bool = False
     ranks: int = 1
     changes: Mapping[str, object] = MappingProxyType({})
+    edits: Sequence[Callable[[], object]] = ()
+    collating: Callable[[Collate], Collate] = lambda collate: collate
 
 
 class Coming(NamedTuple):

@@ -38,12 +38,16 @@ class StorageRequest(NamedTuple):
         phase: As in `PhasePlan`.
         size: Its bytes.
         before_bytes: Of all tensors there were then.
+        taken_bytes: What a process has taken of the system for those and it, where it was really made.
+        is_refused: Whether a limit of this process, which nobody could raise, leaves no addresses for it.
     """
 
     step: int
     phase: str
     size: int
     before_bytes: int
+    taken_bytes: int = 0
+    is_refused: bool = False
 
 
 class Kept(NamedTuple):
@@ -128,10 +132,10 @@ class Trace(NamedTuple):
         total = 0
         for (_, step, phase, _), events in self.by_stretch():
             for event in events:
-                size = self.sizes[event if event >= 0 else ~event]
-                if event >= 0 and size > least:
+                size = self.sizes[event] if event >= 0 else -self.sizes[~event]
+                if size > least:
                     yield StorageRequest(step, phase, size, total)
-                total += size if event >= 0 else -size
+                total += size
 
 
 class StorageLog:

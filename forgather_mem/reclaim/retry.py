@@ -15,7 +15,8 @@ from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.errors import check_whole
 from forgather_mem.heap.failed_frames import drop_frames
-from forgather_mem.system.headroom import Room, device_rooms, host_rooms
+from forgather_mem.system.headroom import device_rooms, host_rooms
+from forgather_mem.system.memory_limit import Room
 from forgather_mem.telemetry.guard import FailureGuard
 
 logger = logging.getLogger(__name__)

@@ -227,7 +227,7 @@ def _is_initialised(torch: ModuleType, kind: str) -> bool:
 def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
-    found = _cuda_allocator(torch, index) if kind == "cuda" else _other_allocator(torch, kind, index)
+    found = _calls_of(torch, kind, index)
     reset = None if found.reset_peaks is None else functools.partial(ASK, found.reset_peaks, None)
     nothing: Nested = {}
     found = dataclasses.replace(found, stats=functools.partial(ASK, found.stats, nothing), reset_peaks=reset)
@@ -238,18 +238,6 @@ def _allocator(kind: str, index: int) -> Allocator:
     return found
 
 
-def _cuda_allocator(torch: ModuleType, index: int) -> Allocator:
-    is_native = torch.cuda.get_allocator_backend() == "native"
-    return dataclasses.replace(
-        _other_allocator(torch, "cuda", index),
-        # torch.cuda.memory_stats flattens and sorts some 120 keys; this is the nested dict it starts from.
-        stats=functools.partial(torch._C._cuda_memoryStats, index),
-        counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
-        history=History(torch),
-        segments=_segments(torch.cuda) if is_native else None,
-    )
-
-
 def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
     ask = getattr(module, "memory_snapshot", None)
     if ask is not None and "include_traces" in inspect.signature(ask).parameters:
@@ -257,24 +245,28 @@ def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
     return ask
 
 
-def _other_allocator(torch: ModuleType, kind: str, index: int) -> Allocator:
-    module = getattr(torch, kind)
-    general = torch.accelerator
+def _calls_of(torch: ModuleType, kind: str, index: int) -> Allocator:
+    module, general, is_cuda = getattr(torch, kind), torch.accelerator, kind == "cuda"
+    is_native = not is_cuda or module.get_allocator_backend() == "native"
     bound = functools.partial(_bound, index)
+    # torch.cuda.memory_stats flattens and sorts some 120 keys; the first is the nested dict it starts from.
+    stats = bound(f"_{kind}_memoryStats", torch._C) or bound("memory_stats_as_nested_dict", module)
     return Allocator(
         kind=kind,
         index=index,
-        stats=bound("memory_stats_as_nested_dict", module) or bound("_accelerator_getDeviceStats", torch._C) or dict,
+        stats=stats or bound("_accelerator_getDeviceStats", torch._C) or dict,
         reset_peaks=bound("reset_peak_memory_stats", module, general),
         memory_info=bound("mem_get_info", module) or bound("get_memory_info", general),
         # Looked up at the call, since it may be wrapped by then; in C, since the caller's line is told
         empty_cache=functools.partial(
             methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else general
         ),
-        counts_retries=True,
+        counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
         device=functools.partial(_device, torch, kind, index),
         summary=bound("memory_summary", module),
+        history=History(torch) if is_cuda else None,
         fraction=bound("get_per_process_memory_fraction", module),  # older torch only sets it
+        segments=_segments(module) if is_cuda and is_native else None,
     )
 
 

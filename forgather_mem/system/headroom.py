@@ -7,45 +7,15 @@ from __future__ import annotations
 
 import functools
 import os
-from dataclasses import dataclass
-from typing import Literal
 
 from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator, Nested, current_allocator, driver_memory, gauge, used_allocators
-from forgather_mem.system.memory_limit import Bound, MemoryLimit, own_limits
+from forgather_mem.system.memory_limit import MemoryLimit, Room, own_limits
 from forgather_mem.system.peak_windows import peaks_of
 from forgather_mem.units import MIB
 
 # Below this much unused memory nobody asks whether it lies in private pools.
 _WORTH_ASKING_BYTES = 64 * MIB
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """One limit on one kind of memory.
-
-    Attributes:
-        where: Which memory: the host's or a device's.
-        limit: The source of the limit: "address space (RLIMIT_AS)", "data (RLIMIT_DATA)", "container",
-            "container (memory.high)", "host", "GPU 0".
-        used_bytes: This process's usage: for a container or a host everything that counts against its limit, for a
-            device what is in tensors.
-        free_bytes: What is left below the limit.
-        passing_bytes: What a step takes on top of `used_bytes` and gives back; known for devices only.
-        num_ranks: How many processes of this training share what is left, as far as their launcher tells.
-    """
-
-    where: Literal["host", "device"]
-    limit: str
-    used_bytes: int
-    free_bytes: int
-    passing_bytes: int = 0
-    num_ranks: int = 1
-
-    @property
-    def lasting_bytes(self) -> int:
-        """How much more can be kept from step to step: what is left at the peak of a step."""
-        return max(0, self.free_bytes - self.passing_bytes)
 
 
 class HostRooms(MemoryLimit):
@@ -63,9 +33,8 @@ class HostRooms(MemoryLimit):
 
     def read(self) -> list[Room]:
         """The rooms, tightest first: one below the limits shared with other processes, and one for each of our own."""
-        rooms = [_host(bound, ranks_on_this_host()) for bound in self.bounds()[:1]]
-        rooms += map(_host, own_limits(self.proc / "self"))
-        return sorted(rooms, key=lambda room: room.free_bytes)
+        shared = [room._replace(num_ranks=ranks_on_this_host()) for room in self.rooms()[:1]]
+        return sorted([*shared, *own_limits(self.proc / "self")], key=lambda room: room.free_bytes)
 
 
 def host_rooms() -> list[Room]:
@@ -113,13 +82,8 @@ def room_of(allocator: Allocator, stats: Nested) -> Room | None:
     unused -= private_bytes(allocator, reserved, unused)
     peaks = peaks_of(allocator)
     highest = 0 if peaks is None else peaks.highest_bytes  # also where someone resets the allocator's at each step
-    return Room(
-        where="device",
-        limit=f"GPU {allocator.index}",
-        used_bytes=allocated,
-        free_bytes=allowed_bytes(allocator, reserved, *memory) + unused,
-        passing_bytes=max(0, highest - allocated),
-    )
+    limit_bytes = allocated + allowed_bytes(allocator, reserved, *memory) + unused
+    return Room(f"GPU {allocator.index}", limit_bytes, allocated, "device", max(0, highest - allocated))
 
 
 def allowed_bytes(allocator: Allocator, reserved: int, free: int, total: int) -> int:
@@ -148,8 +112,3 @@ def _unused_in_pools(allocator: Allocator, reserved: int) -> int:
         for segment in allocator.segments()
         if segment["device"] == allocator.index and tuple(segment.get("segment_pool_id", (0, 0))) != (0, 0)
     )
-
-
-def _host(limit: Bound, num_ranks: int = 1) -> Room:
-    used_bytes, free_bytes = limit.used_bytes, limit.free_bytes
-    return Room(where="host", limit=limit.name, used_bytes=used_bytes, free_bytes=free_bytes, num_ranks=num_ranks)

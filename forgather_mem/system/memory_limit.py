@@ -33,27 +33,39 @@ _SPARE_FRAC = 1 / 16
 _LEAST_RESERVE_FRAC = 1 / 2
 
 
-class Bound(NamedTuple):
-    """One limit, and what counts against it now.
+class Room(NamedTuple):
+    """One limit on one kind of memory, and what counts against it now.
 
     Attributes:
-        name: "host"; "container" for the innermost group's limit; any other by its file, and its group if that is an
-            outer one: "container (memory.high)", "container (memory.max of /pod)"; "data (RLIMIT_DATA)".
-        limit_bytes: The limit.
-        used_bytes: What counts against it; of a group or the machine, of all processes.
+        limit: Its source: "host"; "container" for the innermost group's limit; any other by its file, and its group if
+            that is an outer one: "container (memory.high)", "container (memory.max of /pod)"; "data (RLIMIT_DATA)";
+            "GPU 0".
+        limit_bytes: The limit; of a device what this process could have.
+        used_bytes: What counts against it; of a group or the machine, of all processes; of a device what is in tensors.
+        where: Which memory: the host's or a device's.
+        passing_bytes: What a step takes on top of `used_bytes` and gives back; known for devices only.
+        num_ranks: How many processes of this training share what is left, as far as their launcher tells.
     """
 
-    name: str
+    limit: str
     limit_bytes: int
     used_bytes: int
+    where: Literal["host", "device"] = "host"
+    passing_bytes: int = 0
+    num_ranks: int = 1
 
     @property
     def free_bytes(self) -> int:
         """What is left below the limit."""
         return max(0, self.limit_bytes - self.used_bytes)
 
+    @property
+    def lasting_bytes(self) -> int:
+        """How much more can be kept from step to step: what is left at the peak of a step."""
+        return max(0, self.free_bytes - self.passing_bytes)
 
-def own_limits(own: Path = _OWN) -> list[Bound]:
+
+def own_limits(own: Path = _OWN) -> list[Room]:
     """Those that are set.
 
     Args:
@@ -68,7 +80,7 @@ def own_limits(own: Path = _OWN) -> list[Bound]:
     )
     are_set = [limit for limit in limits if limit[-1] != resource.RLIM_INFINITY]
     used = kib_fields((own / "status").read_bytes()) if are_set else {}
-    return [Bound(name, limit_bytes, used[field]) for name, field, limit_bytes in are_set]
+    return [Room(name, limit_bytes, used[field]) for name, field, limit_bytes in are_set]
 
 
 def raise_own_limits() -> None:
@@ -164,11 +176,11 @@ class _Limit(NamedTuple):
     stat: Path
     version: int
 
-    def bound(self, num_dropped: int | None) -> Bound:
+    def room(self, num_dropped: int | None) -> Room:
         """Without so many of the `_CACHE`; None for all. Raises OSError if the group no longer exists."""
         used = int(read_once(self.usage))
         used -= sum(_field(self.stat, name) or 0 for name in _CACHE[self.version][:num_dropped])
-        return Bound(self.name, self.limit_bytes, max(0, used))
+        return Room(self.name, self.limit_bytes, max(0, used))
 
 
 class MemoryLimit:
@@ -196,24 +208,24 @@ class MemoryLimit:
                 beside = limit.usage.with_name("memory.pressure")
                 self.pressure = beside if beside.exists() else self.pressure
 
-    def bounds(self) -> list[Bound]:
+    def rooms(self) -> list[Room]:
         """Every limit with its current use, the one that leaves the least first; takes 30 us for each limit."""
         found = list(_known(self._limits, num_dropped=1))
         # MemTotal, MemFree and MemAvailable come first
         fields = kib_fields(read_once(self._meminfo, 4096 if self._strict else 256))
         if b"MemAvailable" in fields:
-            found.append(Bound("host", fields[b"MemTotal"], fields[b"MemTotal"] - fields[b"MemAvailable"]))
+            found.append(Room("host", fields[b"MemTotal"], fields[b"MemTotal"] - fields[b"MemAvailable"]))
         if self._strict and b"Committed_AS" in fields:  # the machine promises no more memory than it can back
-            found.append(Bound("host (overcommit_memory=2)", fields[b"CommitLimit"], fields[b"Committed_AS"]))
-        return sorted(found, key=lambda bound: bound.free_bytes)
+            found.append(Room("host (overcommit_memory=2)", fields[b"CommitLimit"], fields[b"Committed_AS"]))
+        return sorted(found, key=lambda room: room.free_bytes)
 
-    def deadliest(self) -> Bound | None:
+    def deadliest(self) -> Room | None:
         """The limit nearest to the kernel's killing, before which it drops its caches; None without groups."""
         found = _known((limit for limit in self._limits if limit.kills), num_dropped=None)
-        return min(found, key=lambda bound: bound.free_bytes, default=None)
+        return min(found, key=lambda room: room.free_bytes, default=None)
 
 
-def near_a_kill() -> Bound | None:
+def near_a_kill() -> Room | None:
     """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
     with missing(OSError, KeyError):
         limit = MemoryLimit().deadliest()
@@ -236,18 +248,18 @@ def limit_facts(*, shared: bool = False) -> LimitFacts:
     """
     with missing(OSError, KeyError):
         limit = MemoryLimit()
-        own = min(() if shared else own_limits(), key=lambda bound: bound.free_bytes, default=None)
-        if own is not None and own.free_bytes < limit.bounds()[0].free_bytes:
-            return LimitFacts(own.limit_bytes, own.name.partition("(")[2].rstrip(")"))
+        own = min(() if shared else own_limits(), key=lambda room: room.free_bytes, default=None)
+        if own is not None and own.free_bytes < limit.rooms()[0].free_bytes:
+            return LimitFacts(own.limit_bytes, own.limit.partition("(")[2].rstrip(")"))
         return LimitFacts(limit.limit_bytes, limit.kind)
     return LimitFacts()
 
 
-def _known(limits: Iterable[_Limit], num_dropped: int | None) -> Iterator[Bound]:
+def _known(limits: Iterable[_Limit], num_dropped: int | None) -> Iterator[Room]:
     """Of groups that still exist."""
     for limit in limits:
         with missing(OSError):
-            yield limit.bound(num_dropped)
+            yield limit.room(num_dropped)
 
 
 def _limits(proc_root: str, cgroup_root: str) -> list[_Limit]:

@@ -17,7 +17,7 @@ STEP = [Stretch(0, 1, "forward")]
 def test_what_is_mapped_by_itself_takes_its_own_bytes() -> None:
     for (taken,) in taken_of_host(Trace([0, ~0], [LARGE], STEP), of_several_sizes=False):
         assert (taken.size, taken.before_bytes) == (LARGE, 0)
-        assert LARGE <= taken.bytes < LARGE + 256 * KIB
+        assert LARGE <= taken.taken_bytes < LARGE + 256 * KIB
 
 
 def test_where_batches_differ_what_stays_keeps_its_size() -> None:
@@ -35,7 +35,7 @@ def test_what_a_limit_refuses_ends_it() -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     assert (first.size, first.is_refused, refused.is_refused) == (LARGE, False, True)
-    assert refused.bytes == LARGE + 2 * GIB
+    assert refused.taken_bytes == LARGE + 2 * GIB
 
 
 @pytest.mark.fresh
@@ -50,4 +50,5 @@ def test_small_objects_between_tensors_keep_what_is_freed_apart() -> None:
     for without, first, is_apart in ((twice, "forward", True), (twice, "backward", False), (step, "forward", False)):
         phases = [Stretch(0, 1, first), Stretch(2000, 1, "backward"), Stretch(len(step), 2, "data")]
         taken = taken_of_host(Trace(step, sizes, phases, {*without}), of_several_sizes=False)
-        assert (max(one.bytes for found in taken for one in found) > 530 * MIB) is is_apart  # of 500 MiB of tensors
+        most_bytes = max(one.taken_bytes for found in taken for one in found)
+        assert (most_bytes > 530 * MIB) is is_apart  # of 500 MiB of tensors

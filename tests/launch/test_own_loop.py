@@ -1,6 +1,5 @@
 """What is changed about a loop of a script's own, in the child that plans it: real models, loaders and optimizers."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +11,6 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
 from forgather_mem.launch.own_loop import OwnLoop, without_graphs
 from forgather_mem.planning.isolation.child import in_a_child
-from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.result import Plan
 
 pytestmark = pytest.mark.plans  # forks compute gradients
@@ -26,18 +24,14 @@ def collated(rows: Any) -> torch.Tensor:
 
 def loop_of(batches: int = 1, passes: int = 1, rows: int | None = None) -> OwnLoop:
     """One that has learnt from a plan with so many batches and backward passes in a step."""
-    loop = OwnLoop(Script(False))
+    loop = OwnLoop()
     loop.learn(replace(PLAN, accumulation=batches, passes=passes), rows)
     return loop
 
 
-def edits_of(changed: dict[str, Any]) -> Script:
-    return loop_of().edited(changed, lambda collate: collate)
-
-
 def edit(changed: dict[str, Any]) -> None:
     """Make all of these changes, as the child does before it goes on."""
-    for one in edits_of(changed)._edits:
+    for one in loop_of().edits_of(changed):
         one()
 
 
@@ -57,9 +51,9 @@ def test_what_a_step_consists_of_is_learnt_from_the_plan(
 
 def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:
     with pytest.raises(PlanError, match="dtype of a loop of the script's own is not planned"):
-        edits_of({"dtype": "bfloat16"})
+        loop_of().edits_of({"dtype": "bfloat16"})
     changed = {"optim": "sgd", "gradient_accumulation_steps": 2, "per_device_eval_batch_size": 4}
-    edits_of(changed)
+    loop_of().edits_of(changed)
     assert changed == {}, "all of these can be"
 
 
@@ -101,7 +95,7 @@ def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
     optimizer = torch.optim.SGD(student.parameters())
 
     def graphs(of_evaluation: bool, trains: bool) -> list[bool]:
-        without_graphs(None, of_evaluation)()
+        without_graphs(None, of_evaluation)
         student.train(trains)
         return [model(torch.ones(1, 2)).requires_grad for model in (teacher, student)]
 
@@ -112,18 +106,13 @@ def test_what_no_optimizer_trains_computes_without_a_graph() -> None:
     assert optimizer.param_groups
 
 
-def test_batches_are_changed_and_an_evaluation_has_a_size_of_its_own() -> None:
+def test_an_evaluation_has_a_size_of_its_own() -> None:
     trains, evaluates = (DataLoader([torch.ones(3)] * 48, batch_size=ROWS, collate_fn=collated) for _ in range(2))
     running = iter(trains)
 
     def sizes() -> list[tuple[int, ...]]:
-        for one in loop_of().edited({"per_device_eval_batch_size": 4}, doubled)._edits:
-            one()
+        edit({"per_device_eval_batch_size": 4})
         return [tuple(next(iter(one)).shape) for one in (trains, evaluates)]
 
-    assert in_a_child(sizes) == [(ROWS, 6), (4, 6)], "one of them is busy: the training goes over it"
+    assert in_a_child(sizes) == [(ROWS, 3), (4, 3)], "one of them is busy: the training goes over it"
     assert len(next(running)) == ROWS
-
-
-def doubled(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    return lambda samples: collate(samples).repeat(1, 2)

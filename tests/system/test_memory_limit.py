@@ -3,7 +3,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from forgather_mem.system.memory_limit import Bound, MemoryLimit
+from forgather_mem.system.memory_limit import MemoryLimit, Room
 from forgather_mem.units import GIB, MIB
 
 HOST_TOTAL = 64 * GIB
@@ -47,8 +47,8 @@ class Machine:
     def limit(self) -> MemoryLimit:
         return MemoryLimit(self.proc, self.cgroup)
 
-    def tightest(self) -> Bound:
-        return self.limit().bounds()[0]
+    def tightest(self) -> Room:
+        return self.limit().rooms()[0]
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def machine(tmp_path: Path) -> Machine:
 def test_v2_page_cache_that_can_be_dropped_is_not_use(machine: Machine) -> None:
     machine.process_in("0::/job\n")
     machine.v2("job", str(8 * GIB), usage=3 * GIB, inactive=GIB)
-    assert machine.tightest() == Bound("container", 8 * GIB, 2 * GIB)
+    assert machine.tightest() == Room("container", 8 * GIB, 2 * GIB)
     assert (machine.limit().kind, machine.limit().limit_bytes) == ("cgroup", 8 * GIB)
 
 
@@ -67,7 +67,7 @@ def test_v1_page_cache_of_the_whole_subtree_is_not_use(machine: Machine) -> None
     machine.process_in("8:pids:/\n4:cpu,memory:/job\n0::/\n")
     machine.v1("", UNLIMITED_V1)
     machine.v1("job", 8 * GIB, usage=3 * GIB, inactive=GIB)
-    assert machine.tightest() == Bound("container", 8 * GIB, 2 * GIB)
+    assert machine.tightest() == Room("container", 8 * GIB, 2 * GIB)
     assert (machine.limit().kind, machine.limit().limit_bytes) == ("cgroup", 8 * GIB)
 
 
@@ -85,7 +85,7 @@ def test_of_two_equal_limits_the_outer_one_leaves_less(machine: Machine) -> None
     machine.process_in("0::/job/step\n")
     machine.v2("job", str(4 * GIB), usage=3 * GIB)
     machine.v2("job/step", str(4 * GIB), usage=GIB)
-    assert machine.tightest() == Bound("container (memory.max of /job)", 4 * GIB, 3 * GIB)
+    assert machine.tightest() == Room("container (memory.max of /job)", 4 * GIB, 3 * GIB)
 
 
 def test_what_is_left_is_the_least_of_all_levels_not_what_the_smallest_limit_leaves(machine: Machine) -> None:
@@ -93,10 +93,10 @@ def test_what_is_left_is_the_least_of_all_levels_not_what_the_smallest_limit_lea
     machine.v2("pod", str(40 * GIB), usage=39 * GIB)  # a neighbour in the pod has taken most
     machine.v2("pod/box", str(20 * GIB), usage=2 * GIB)
     assert machine.limit().limit_bytes == 20 * GIB
-    assert machine.tightest() == Bound("container (memory.max of /pod)", 40 * GIB, 39 * GIB)
+    assert machine.tightest() == Room("container (memory.max of /pod)", 40 * GIB, 39 * GIB)
     assert machine.tightest().free_bytes == GIB
     machine.leaves(GIB // 2)
-    assert machine.tightest() == Bound("host", HOST_TOTAL, HOST_TOTAL - GIB // 2)
+    assert machine.tightest() == Room("host", HOST_TOTAL, HOST_TOTAL - GIB // 2)
     assert machine.limit().limit_bytes == 20 * GIB
 
 
@@ -104,7 +104,7 @@ def test_v2_slows_a_group_down_above_memory_high(machine: Machine) -> None:
     machine.process_in("0::/job\n")
     folder = machine.v2("job", str(8 * GIB), usage=3 * GIB)
     (folder / "memory.high").write_text(f"{4 * GIB}\n")
-    assert machine.tightest() == Bound("container (memory.high)", 4 * GIB, 3 * GIB)
+    assert machine.tightest() == Room("container (memory.high)", 4 * GIB, 3 * GIB)
     assert machine.limit().limit_bytes == 8 * GIB, "where the kernel kills"
     (folder / "memory.current").write_text(f"{5 * GIB}\n")
     assert machine.tightest().free_bytes == 0
@@ -116,7 +116,7 @@ def test_v2_a_swap_limit_bounds_no_memory(machine: Machine, setting: str) -> Non
     folder = machine.v2("job", str(8 * GIB), usage=3 * GIB)
     (folder / "memory.swap.max").write_text(f"{setting}\n")
     (folder / "memory.swap.current").write_text("0\n")
-    assert machine.tightest() == Bound("container", 8 * GIB, 3 * GIB)
+    assert machine.tightest() == Room("container", 8 * GIB, 3 * GIB)
 
 
 def test_v1_memory_and_swap_have_a_limit_together(machine: Machine) -> None:
@@ -124,14 +124,14 @@ def test_v1_memory_and_swap_have_a_limit_together(machine: Machine) -> None:
     folder = machine.v1("job", 8 * GIB, usage=3 * GIB)
     (folder / "memory.memsw.limit_in_bytes").write_text(f"{9 * GIB}\n")
     (folder / "memory.memsw.usage_in_bytes").write_text(f"{8 * GIB}\n")  # 5 GiB are swapped out
-    assert machine.tightest() == Bound("container (memory.memsw.limit_in_bytes)", 9 * GIB, 8 * GIB)
+    assert machine.tightest() == Room("container (memory.memsw.limit_in_bytes)", 9 * GIB, 8 * GIB)
     assert machine.limit().limit_bytes == 8 * GIB
 
 
 def test_v1_tells_the_limit_of_outer_groups_that_a_container_does_not_see(machine: Machine) -> None:
     machine.process_in("4:memory:/docker/0123abcd\n")
     machine.v1("", 20 * GIB, usage=2 * GIB, of_all_groups=4 * GIB)
-    assert machine.tightest() == Bound("container (of an outer group)", 4 * GIB, 2 * GIB)
+    assert machine.tightest() == Room("container (of an outer group)", 4 * GIB, 2 * GIB)
     assert machine.limit().limit_bytes == 4 * GIB
 
 
@@ -141,22 +141,22 @@ def test_a_group_that_is_gone_limits_nothing(machine: Machine) -> None:
     limit = machine.limit()
     (folder / "memory.current").unlink()
     (folder / "memory.stat").unlink()
-    assert [bound.name for bound in limit.bounds()] == ["host"]
+    assert [room.limit for room in limit.rooms()] == ["host"]
 
 
 def test_a_machine_that_does_not_overcommit_gives_out_no_more_than_its_commit_limit(machine: Machine) -> None:
     machine.leaves(50 * GIB, f"CommitLimit: {32 * GIB // 1024} kB\nCommitted_AS: {31 * GIB // 1024} kB\n")
-    assert machine.tightest().name == "host"
+    assert machine.tightest().limit == "host"
     (machine.proc / "sys" / "vm").mkdir(parents=True)
     (machine.proc / "sys" / "vm" / "overcommit_memory").write_text("2\n")
-    assert machine.tightest() == Bound("host (overcommit_memory=2)", 32 * GIB, 31 * GIB)
+    assert machine.tightest() == Room("host (overcommit_memory=2)", 32 * GIB, 31 * GIB)
 
 
 def test_a_container_that_sees_only_its_own_part_of_the_tree(machine: Machine) -> None:
     machine.process_in("4:memory:/docker/0123abcd\n")
     machine.v1("", 2 * GIB, usage=GIB)
     assert machine.limit().kind == "cgroup"
-    assert machine.tightest() == Bound("container", 2 * GIB, GIB)
+    assert machine.tightest() == Room("container", 2 * GIB, GIB)
 
 
 def test_v1_and_v2_mixed(machine: Machine) -> None:
@@ -171,7 +171,7 @@ def test_without_a_smaller_limit_the_host_s_total_applies(machine: Machine, sett
     machine.process_in("0::/job\n")
     machine.v2("job", setting, usage=GIB)
     assert (machine.limit().kind, machine.limit().limit_bytes) == ("host", HOST_TOTAL)
-    assert machine.tightest() == Bound("host", HOST_TOTAL, 10 * GIB)
+    assert machine.tightest() == Room("host", HOST_TOTAL, 10 * GIB)
 
 
 def test_a_machine_without_control_groups(machine: Machine) -> None:
@@ -188,10 +188,10 @@ def test_pressure_comes_from_the_level_whose_limit_applies(machine: Machine) -> 
 def test_on_this_machine_it_agrees_with_psutil_or_a_smaller_limit() -> None:
     limit = MemoryLimit()
     memory = psutil.virtual_memory()
-    left = limit.bounds()[0].free_bytes
+    left = limit.rooms()[0].free_bytes
     assert 0 < left < memory.available + 256 * MIB
     assert limit.limit_bytes <= memory.total
-    if limit.kind == "host" and len(limit.bounds()) == 1:
+    if limit.kind == "host" and len(limit.rooms()) == 1:
         assert limit.limit_bytes == memory.total
         assert left == pytest.approx(memory.available, abs=256 * MIB)
 
@@ -203,9 +203,9 @@ def test_before_the_kernel_kills_it_drops_page_cache_and_slabs(machine: Machine)
     machine.v2("", str(9 * GIB), usage=9 * GIB - 1)
     (folder / "memory.high").write_text(f"{4 * GIB}\n")  # there nobody is killed
     deadliest = machine.limit().deadliest()
-    assert deadliest == Bound("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
+    assert deadliest == Room("container (memory.max of )", 9 * GIB, 9 * GIB - 6), "5 bytes are active cache"
     machine.v2("", str(99 * GIB), usage=9 * GIB - 1)
-    assert machine.limit().deadliest() == Bound("container", 8 * GIB, 5 * GIB)
+    assert machine.limit().deadliest() == Room("container", 8 * GIB, 5 * GIB)
 
 
 def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) -> None:
@@ -213,7 +213,7 @@ def test_of_v1_the_cache_of_the_groups_below_is_dropped_too(machine: Machine) ->
     folder = machine.v1("job", 8 * GIB, usage=8 * GIB)
     stat = f"active_file 7\ntotal_inactive_file {GIB}\ntotal_active_file {GIB}\n"
     (folder / "memory.stat").write_text(stat)
-    assert machine.limit().deadliest() == Bound("container", 8 * GIB, 6 * GIB)
+    assert machine.limit().deadliest() == Room("container", 8 * GIB, 6 * GIB)
 
 
 def test_a_machine_without_groups_has_no_limit_at_which_a_process_is_killed_for_its_group(machine: Machine) -> None:

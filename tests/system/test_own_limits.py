@@ -19,7 +19,7 @@ resource.setrlimit(number, (kept + (int(sys.argv[3]) << 20), resource.RLIM_INFIN
 (limit,) = own_limits()
 reserve = Reserve(8 << 20)
 reserve.take()
-print(limit.name, round(spare_bytes() / 2**18), round(reserve.size_bytes / 2**18))
+print(limit.limit, round(spare_bytes() / 2**18), round(reserve.size_bytes / 2**18))
 reserve.release()
 assert reserve.size_bytes == 0
 reserve.take(float(6 << 20))

@@ -17,7 +17,8 @@ from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.growth.lower_envelope import Line, Point, fit_without_outliers
 from forgather_mem.growth.trend import rate_throughout
 from forgather_mem.system.allocator import Allocator, current_allocator, gauge
-from forgather_mem.system.headroom import HostRooms, Room, room_of
+from forgather_mem.system.headroom import HostRooms, room_of
+from forgather_mem.system.memory_limit import Room
 from forgather_mem.units import format_bytes
 
 

@@ -75,7 +75,7 @@ class BatchUses:
 
     def left_at_peak_bytes(self) -> int | None:
         """Bytes left below this process's own limit at the peak so far; None if either is unknown."""
-        limit_bytes = min((limit.limit_bytes for limit in own_limits() if self._host.name in limit.name), default=None)
+        limit_bytes = min((limit.limit_bytes for limit in own_limits() if self._host.name in limit.limit), default=None)
         return None if limit_bytes is None or self._on_device or not self.peak_bytes else limit_bytes - self.peak_bytes
 
     def _read(self) -> int:

@@ -108,7 +108,7 @@ def sentence(failure: Failure) -> str:
     """One line for a log."""
     where = f" in {failure.phase}" if failure.phase != "other" else ""
     where += f", in {failure.layer}" if failure.layer else ""
-    limit = f"; the limit is {failure.limit}" if failure.where == "host" and failure.limit else ""
+    limit = f"; the limit is {failure.limit}" if failure.found.where == "host" and failure.limit else ""
     return f"out of memory{where}: {failure.found}{limit}"
 
 
@@ -118,7 +118,7 @@ def _why_now(failure: Failure) -> str | None:
         return _OF_KIND[failure.found.kind]
     if failure.callback is not None:
         return _of_callback(failure.callback)
-    of_what, frac = ("memory", WHEN.of_host_frac) if failure.where == "host" else ("device", WHEN.of_device_frac)
+    of_what, frac = ("memory", WHEN.of_host_frac) if failure.found.where == "host" else ("device", WHEN.of_device_frac)
     others, limit = failure.others_bytes, failure.limit_bytes
     if others and limit and others > frac * limit:
         return f"other processes have {format_bytes(others)} of this {of_what}."
@@ -142,8 +142,8 @@ def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
     """Usual suspicions that can be ruled out."""
     if leak.verdict == "no leak":
         yield f"Not a leak (under {format_bytes(leak.bytes_per_step_high)} a step)"
-    unused, wanted = failure.reserved_unused_bytes, failure.requested_bytes
-    if failure.where == "device" and unused is not None and wanted is not None and unused < wanted:
+    unused, wanted = failure.reserved_unused_bytes, failure.found.requested_bytes
+    if failure.found.where == "device" and unused is not None and wanted is not None and unused < wanted:
         yield f"Not fragmentation ({format_bytes(unused)} kept unused)"
 
 
@@ -158,7 +158,7 @@ def _no_help(failure: Failure) -> Iterator[str]:
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
     elif failure.settings.arguments.get(name := checkpointing_name(failure.settings)):
         yield f"{name} (it is on)"
-    if failure.where == "host":
+    if failure.found.where == "host":
         yield "empty_cache, expandable_segments (this is the host's memory)"
 
 
@@ -184,7 +184,7 @@ def in_own_loop(change: Change) -> Change:
 
 
 def _is_leak(failure: Failure, leak: LeakReport) -> bool:
-    if leak.verdict != "leak" or (leak.where == "device") != (failure.where == "device"):
+    if leak.verdict != "leak" or (leak.where == "device") != (failure.found.where == "device"):
         return False
     leaked_bytes = leak.bytes_per_step * max(0, failure.step - leak.since_step)
     return leaked_bytes > WHEN.held_frac * (failure.used_bytes or sum(failure.in_use.values()))
@@ -223,7 +223,7 @@ def _of_batch(failure: Failure) -> str | None:
 
 def _of_new_state(failure: Failure) -> str | None:
     """That the last step has made the optimizer's state, without which this pass would have had enough."""
-    state_bytes, wanted = failure.in_use.get("optimizer", 0), failure.requested_bytes or 0
+    state_bytes, wanted = failure.in_use.get("optimizer", 0), failure.found.requested_bytes or 0
     if failure.steps_done != 1 or state_bytes < max(1, wanted - (failure.free_bytes or 0)):
         return None
     return f"the first pass beside the optimizer state, {format_bytes(state_bytes)}."
@@ -231,7 +231,7 @@ def _of_new_state(failure: Failure) -> str | None:
 
 def _of_watching(failure: Failure) -> str | None:
     """That less was wanting than watching takes of a limit of this process alone."""
-    wanted, free = failure.requested_bytes, failure.free_bytes
+    wanted, free = failure.found.requested_bytes, failure.free_bytes
     is_own = "RLIMIT" in (failure.limit or "")
     if wanted is None or free is None or not is_own or not 0 < wanted - free <= WHEN.own_bytes:
         return None
@@ -241,7 +241,7 @@ def _of_watching(failure: Failure) -> str | None:
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
-    wanted, largest_bytes = failure.requested_bytes or 0, max(failure.in_use.values(), default=1)
+    wanted, largest_bytes = failure.found.requested_bytes or 0, max(failure.in_use.values(), default=1)
     for held in failure.census:
         if not failure.is_much(held, WHEN.held_frac):
             continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import FREE_HEAP, RunSettings
-from forgather_mem.diagnose.oom.messages import NCCL_SHM, Where
+from forgather_mem.diagnose.oom.messages import NCCL_SHM
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
@@ -82,11 +82,6 @@ class Failure:
     generated: str = ""
 
     @property
-    def where(self) -> Where:
-        """Which memory ran out."""
-        return self.found.where
-
-    @property
     def place(self) -> str:
         """Of `Remedy.where`."""
         if self.callback is None:
@@ -96,11 +91,6 @@ class Failure:
         if self.phase == "generate":
             return "generating"
         return "callback" if self.callback.copied_bytes is None else "copy"
-
-    @property
-    def requested_bytes(self) -> int | None:
-        """The allocation that failed."""
-        return self.found.requested_bytes
 
     @property
     def rows(self) -> int | None:
@@ -120,18 +110,18 @@ class Failure:
     @property
     def asks_at_once(self) -> bool:
         """Whether this one allocation is as large as half of what was in use."""
-        return bool(self.line) and 2 * (self.requested_bytes or 0) >= (self.used_bytes or 1)
+        return bool(self.line) and 2 * (self.found.requested_bytes or 0) >= (self.used_bytes or 1)
 
     @property
     def least_missing_bytes(self) -> int:
         """What the allocation that failed lacked, at least: some of what is free now may not have been so then."""
-        return 1 if self.freed_bytes else max(1, (self.requested_bytes or 0) - (self.free_bytes or 0))
+        return 1 if self.freed_bytes else max(1, (self.found.requested_bytes or 0) - (self.free_bytes or 0))
 
     @property
     def twice(self) -> Holding | None:
         """Of which another gradient did not fit beside the one that waits for it; None where that was not so."""
-        same = (one for one in self.census if one.kind == "pending" and one.num_bytes == self.requested_bytes)
-        is_there = self.phase == "backward" and self.freed_bytes >= (self.requested_bytes or 1)
+        same = (one for one in self.census if one.kind == "pending" and one.num_bytes == self.found.requested_bytes)
+        is_there = self.phase == "backward" and self.freed_bytes >= (self.found.requested_bytes or 1)
         return next(same, None) if is_there else None
 
     @property
@@ -145,5 +135,5 @@ class Failure:
 
     def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
         """Whether this is at least so much of what was in use, and of the allocation that failed."""
-        used, wanted = self.used_bytes or 0, self.requested_bytes or 0
+        used, wanted = self.used_bytes or 0, self.found.requested_bytes or 0
         return held.num_bytes >= max(MIB, of_used * used, of_wanted * wanted)

@@ -56,7 +56,7 @@ def look_at_memory(
         if held.kind == "pending":
             continue
         parts[f"evaluation ({held.part})" if held.part.endswith(inner) else held.part] += held.num_bytes
-    if failure.where == "device":
+    if failure.found.where == "device":
         _on_device(failure, parts, between_bytes)
     elif failure.found.kind in SHM_KINDS:
         _in_shm(failure)
@@ -70,7 +70,7 @@ def look_at_memory(
 def _tensors_of(failure: Failure, model: object, optimizer: object) -> dict[str, int]:
     """Sizes of the model's tensors, if they are in the memory that ran out."""
     first = next(iter((*model_parameters(model), *trained_parameters(None, optimizer))), None)
-    if first is None or (first.device.type == "cpu") != (failure.where == "host"):
+    if first is None or (first.device.type == "cpu") != (failure.found.where == "host"):
         return {}
     sizes = tensor_bytes(model, optimizer)
     return {name: int(sizes.get(f"tensors/{name}_bytes", 0)) for name in _TENSORS}
@@ -88,16 +88,16 @@ def _on_host(
     whole = measure.name != "anonymous"  # the limit counts this process alone
     if not whole:
         reserve_bytes = 0  # the reserve had no memory behind it
-    failure.limit, failure.limit_bytes = room.limit, room.used_bytes + room.free_bytes
+    failure.limit, failure.limit_bytes = room.limit, max(room.limit_bytes, room.used_bytes)
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
     in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes, not failure.census)}
-    if failure.requested_bytes is not None:
+    if failure.found.requested_bytes is not None:
         # What this process had more at its highest: of its addresses, or of its resident memory
         status, now = kib_fields(read_once("/proc/self/status")), own_memory()
         size, highest = (now.address_bytes, b"VmPeak") if whole else (now.resident_bytes, b"VmHWM")
-        freed_bytes = max(0, min(failure.free_bytes - failure.requested_bytes, status.get(highest, 0) - size))
+        freed_bytes = max(0, min(failure.free_bytes - failure.found.requested_bytes, status.get(highest, 0) - size))
         failure.freed_bytes = freed_bytes
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
@@ -137,8 +137,8 @@ def _in_shm(failure: Failure) -> None:
     with missing(OSError):
         total_bytes, used_bytes, free_bytes = shutil.disk_usage("/dev/shm")
         failure.limit, failure.limit_bytes, failure.free_bytes = "/dev/shm", total_bytes, free_bytes
-        if failure.requested_bytes is not None:
-            failure.freed_bytes = max(0, free_bytes - failure.requested_bytes)
+        if failure.found.requested_bytes is not None:
+            failure.freed_bytes = max(0, free_bytes - failure.found.requested_bytes)
         failure.in_use = {"files in /dev/shm": used_bytes}
 
 

@@ -101,7 +101,6 @@ SHAPES = tuple(starmap(MessageShape, _ROWS))
 # By type, where there is one: the name of a class among the error's bases.
 TYPES: dict[str, tuple[str, Where | None]] = {
     "torch.OutOfMemoryError": ("device allocator", "device"),
-    "torch.cuda.OutOfMemoryError": ("device allocator", "device"),
     "cupy.cuda.memory.OutOfMemoryError": ("CuPy", "device"),
     "tensorflow.python.framework.errors_impl.ResourceExhaustedError": ("TensorFlow", None),
     "builtins.MemoryError": ("MemoryError", "host"),

@@ -24,7 +24,7 @@ from forgather_mem.units import format_bytes, parse_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.engine.run import Run
-    from forgather_mem.system.memory_limit import Bound
+    from forgather_mem.system.memory_limit import Room
     from forgather_mem.telemetry.records import RunInfo
     from forgather_mem.telemetry.report import OomReport
 
@@ -98,7 +98,7 @@ class OutOfMemory:
         return ", ".join(parts)
 
 
-def unexamined(found: OutOfMemory, limit: Bound, phase: str, step: int, rank: int) -> OomReport:
+def unexamined(found: OutOfMemory, limit: Room, phase: str, step: int, rank: int) -> OomReport:
     """What is told where memory is so short that looking into it could end the process; loads next to nothing.
 
     Args:
@@ -108,9 +108,9 @@ def unexamined(found: OutOfMemory, limit: Bound, phase: str, step: int, rank: in
     """
     from forgather_mem.telemetry.report import OomReport
 
-    left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.name})"
+    left = f"{format_bytes(limit.free_bytes)} were left below a limit at which the kernel kills ({limit.limit})"
     known = {name: getattr(found, name) for name in ("where", "requested_bytes", "kind", "error_type", "message")}
-    of_limit = {"free_bytes": limit.free_bytes, "limit_bytes": limit.limit_bytes, "limit": limit.name}
+    of_limit = {"free_bytes": limit.free_bytes, "limit_bytes": limit.limit_bytes, "limit": limit.limit}
     known |= of_limit if found.where == "host" else {"free_bytes": found.free_bytes}
     return OomReport(step=step, phase=phase, rank=rank, why_now=f"not looked into: {left}.", **known)
 

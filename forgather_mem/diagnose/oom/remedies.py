@@ -106,9 +106,9 @@ def _optimizers(failure: Failure) -> Iterator[Change]:
     now = str(failure.settings.arguments.get("optim") or "")
     if not now and failure.phase != "optimizer":  # of a loop of the user's: nobody knows which it is
         return
-    if failure.where == "device" and now == "adamw_torch":
+    if failure.found.where == "device" and now == "adamw_torch":
         yield setting("no copies of all tensors at once", optim="adamw_torch_fused")
-    if now and failure.where == "device" and importlib.util.find_spec("bitsandbytes"):
+    if now and failure.found.where == "device" and importlib.util.find_spec("bitsandbytes"):
         yield setting("8-bit states; embeddings and small tensors in float32", optim="adamw_bnb_8bit")
     if now not in ("adafactor", "sgd"):
         yield setting("another optimizer: rows and columns instead of states", optim="adafactor")
@@ -141,7 +141,7 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
     is_set = failure.settings.arguments.get("eval_accumulation_steps")
-    if failure.where == "device" and not is_set and _keeps_predictions(failure):
+    if failure.found.where == "device" and not is_set and _keeps_predictions(failure):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
@@ -214,8 +214,8 @@ def _pinned(failure: Failure) -> Iterator[Change]:
 
 def _fragments(failure: Failure) -> Iterator[Change]:
     """Where torch's allocator keeps enough that it, or a library beside it, can't use."""
-    unused = failure.reserved_unused_bytes if failure.where == "device" else None
-    if unused is None or unused < max(failure.requested_bytes or 0, MIB):
+    unused = failure.reserved_unused_bytes if failure.found.where == "device" else None
+    if unused is None or unused < max(failure.found.requested_bytes or 0, MIB):
         return
     if not failure.found.kind.endswith(OF_TORCH):
         text = f"torch.cuda.set_per_process_memory_fraction({WHEN.to_torch_frac}) before the training"
@@ -253,8 +253,8 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
         yield doing(f"the training without {library}", "a smaller batch changes nothing of it")
     elif callback.copied_bytes is None and failure.phase == "save" and "torch.save" in callback.source:
         yield doing(f"torch.save to a file in {name}, not into memory", "a file takes no memory")
-    elif callback.copied_bytes is None and failure.requested_bytes:
-        yield doing(f"less at once at {callback.line}: {format_bytes(failure.requested_bytes)}", callback.source)
+    elif callback.copied_bytes is None and failure.found.requested_bytes:
+        yield doing(f"less at once at {callback.line}: {format_bytes(failure.found.requested_bytes)}", callback.source)
     else:
         change = doing(f"torch.save to a file in {name}, not a copy", "writing takes no second copy in memory")
         # Without any of the copy there was enough, and with that a step fits: one has been made
@@ -314,7 +314,10 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
 
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once and _BUILDS_A_MODEL.isdisjoint(failure.functions):
-        size, read = format_bytes(failure.requested_bytes or 0), [held.name for held in failure.census if held.is_read]
+        size, read = (
+            format_bytes(failure.found.requested_bytes or 0),
+            [held.name for held in failure.census if held.is_read],
+        )
         note = f"it reads {read[0]} whole: take parts of it where they are used" if read else ""
         yield doing(f"less at once at {failure.line}: {size}", note)
 

@@ -89,7 +89,7 @@ class Remedy(NamedTuple):
         """
         if not failure.is_counted or not self.reduces:
             return True
-        wanted = failure.requested_bytes or 0
+        wanted = failure.found.requested_bytes or 0
         # A later one may fail, too
         missing = max(failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0))
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])

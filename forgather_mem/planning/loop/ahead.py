@@ -180,8 +180,8 @@ class Ahead:
         return result
 
     def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[object]) -> list[object]:
-        made: list[object] = [self._made(one) if isinstance(one, _Made) else one for one in kept]
-        places = [place for place, one in enumerate(kept) if isinstance(one, _Made) and one.has_gradient]
+        made: list[object] = [self._made(one) if isinstance(one, torch.Tensor) else one for one in kept]
+        places = [place for place, one in enumerate(kept) if isinstance(one, torch.Tensor) and one.requires_grad]
         if places and torch.is_grad_enabled():
             weights = [one for one in module.parameters() if one in self._graded]
             passed = [one for one in given if isinstance(one, torch.Tensor) and one.requires_grad]
@@ -191,8 +191,8 @@ class Ahead:
                 made[place] = one
         return made
 
-    def _made(self, like: _Made) -> torch.Tensor:
-        return self._seen(like.blank) if like.values is None else like.values.clone()
+    def _made(self, like: torch.Tensor) -> torch.Tensor:
+        return self._seen(like) if like.is_meta else like.clone()
 
     def _seen(self, like: torch.Tensor) -> torch.Tensor:
         made = like_shard(like, self._loop.mode.unknown)
@@ -211,7 +211,7 @@ class Ahead:
         if path not in self._saved:
             return load(file, *args, **keywords)
         saved = self._saved[path]
-        return saved.again([self._made(one) for one in saved.tensors if isinstance(one, _Made)])
+        return saved.again([self._made(one) for one in saved.tensors if isinstance(one, torch.Tensor)])
 
     def _spend(self) -> None:
         answers = self._loop.answers
@@ -331,7 +331,7 @@ class _NotMade(torch.autograd.Function):
 
     @staticmethod
     def forward(context: Any, seen: Call, weights: object, made: list[object], *given: torch.Tensor) -> object:
-        context.left = seen, weights, [_Made(one).blank for one in given]
+        context.left = seen, weights, [_blank(one) for one in given]
         return tuple(made)
 
     @staticmethod
@@ -343,15 +343,13 @@ class _NotMade(torch.autograd.Function):
         return None, None, None, *map(seen, given)
 
 
-class _Made:
-    """What a call has made, without its memory; values that are known are kept, if they are few."""
-
-    def __init__(self, tensor: torch.Tensor) -> None:
-        is_known = type(tensor) is torch.Tensor and tensor.nbytes < _MOST_COPIED_BYTES and not tensor.requires_grad
-        with no_dispatch():
-            self.values = tensor.clone() if is_known else None
-            self.blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
-        self.has_gradient = tensor.requires_grad
+def _blank(tensor: torch.Tensor) -> torch.Tensor:
+    """The same without its memory; values that are known are kept, if they are few."""
+    with no_dispatch():
+        if type(tensor) is torch.Tensor and tensor.nbytes < _MOST_COPIED_BYTES and not tensor.requires_grad:
+            return tensor.clone()
+        blank = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype, device="meta")
+        return blank.requires_grad_(tensor.requires_grad)
 
 
 class _Result:
@@ -366,12 +364,12 @@ class _Result:
     """
 
     def __init__(self, result: object, is_apart: Callable[[object], bool]) -> None:
-        self.tensors = list[_Made | nn.Module]()
+        self.tensors = list[torch.Tensor | nn.Module]()
 
         def number_of(one: object) -> int | None:
             if not is_apart(one):
                 return None
-            self.tensors.append(_Made(one) if isinstance(one, torch.Tensor) else cast(nn.Module, one))
+            self.tensors.append(_blank(one) if isinstance(one, torch.Tensor) else cast(nn.Module, one))
             return len(self.tensors) - 1
 
         pickler = pickle.Pickler(file := io.BytesIO())

@@ -101,9 +101,11 @@ class Loaders:
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
         loop = self._loop
-        began_s, is_larger = time.monotonic(), False
+        began_s, is_larger, fetcher = time.monotonic(), False, iterator._dataset_fetcher
+        if loop.trains:
+            fetcher.collate_fn = loop.collating(fetcher.collate_fn)
         if iterator._auto_collation:
-            fetcher, wanted = iterator._dataset_fetcher, self._wanted()
+            wanted = self._wanted()
             told = loop.shapes.append if loop.trains else lambda _: None
             self._collate[fetcher] = fetcher.collate_fn
             fetcher.collate_fn = batches.collating(fetcher.collate_fn, wanted, told)

@@ -48,11 +48,10 @@ class Script:
 
     Args:
         is_late: Whether a part of a step has been computed, which is not planned.
-        edits: What is called first in the child: each changes something about the training.
     """
 
-    def __init__(self, is_late: bool, edits: Sequence[Callable[[], object]] = ()) -> None:
-        self.is_late, self._edits = is_late, edits
+    def __init__(self, is_late: bool) -> None:
+        self.is_late = is_late
 
     def plan(self, wanted: Wanted, alive: AliveThings | None, answers: StandIns) -> NoReturn:
         """Let a child go on as the script, until it is planned.
@@ -63,8 +62,6 @@ class Script:
         """
         if wanted.ranks > 1:
             raise PlanError("--ranks is for a Trainer: of another loop plan the model of one rank, in Python")
-        for edit in self._edits:
-            edit()
         loop = Loop(wanted, answers)
         loop.find(alive or AliveThings(), self.is_late)
         loop.looks_ahead = True
@@ -142,6 +139,7 @@ class Loop:
         mode: Under which the training runs.
         notes: Of the plan.
         wanted: The shape of batches.
+        collating: As in `Wanted`.
         rounds: Of the training that is under way.
         shapes: Of the batches.
         num_passes: Backward passes.
@@ -155,7 +153,10 @@ class Loop:
     """
 
     def __init__(self, wanted: Wanted, answers: StandIns) -> None:
+        for edit in wanted.edits:
+            edit()
         self.wanted, self._on_device, self.answers = wanted.shape, wanted.on_device, answers
+        self.collating = wanted.collating
         self.log, self.notes = StorageLog(), list[str]()
         self.mode = Pretending(self.log, wanted.on_device, answers)
         private.need_no_values(self.notes)

@@ -1,13 +1,12 @@
 """How near is the wall? On a device that torch tells of, and on this process's own memory."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from forgather_mem.diagnose.alerts.forecast import Forecast, Wall, times_shared, wall_text
 from forgather_mem.diagnose.leaks.growing import full_at
-from forgather_mem.system.headroom import Room, host_rooms
+from forgather_mem.system.headroom import host_rooms
+from forgather_mem.system.memory_limit import Room
 from forgather_mem.units import GIB, MIB
 from tests.simulated_device import TOTAL_MIB, simulated_device
 
@@ -75,11 +74,11 @@ def test_the_forecast_for_the_host_is_of_the_limit_that_leaves_the_least() -> No
     ],
 )
 def test_the_text_names_the_limit_and_who_shares_it(limit: str, whose: str) -> None:
-    room = Room(where="host", limit=limit, used_bytes=GIB, free_bytes=GIB)
+    room = Room(limit, 2 * GIB, GIB)
     forecast = Forecast(at_step=20, low_step=20, high_step=20, steps_left=10.0, bytes_per_step=GIB / 10)
     said = wall_text(room, forecast)
     assert said == f"{whose} is full near step 20, in 10 steps: it grows 102.4 MiB a step, 1.0 GiB are left"
-    assert wall_text(replace(room, num_ranks=8), forecast) == f"{said} to its 8 ranks"
+    assert wall_text(room._replace(num_ranks=8), forecast) == f"{said} to its 8 ranks"
 
 
 @pytest.mark.parametrize(
