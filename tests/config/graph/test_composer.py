@@ -28,7 +28,7 @@ def test_root_keys_with_a_dot_are_no_targets_and_may_repeat():
     found = graph(".define: &a [1]\n.define: &b [2]\nmain: [*a, *b]\n")
     assert (found.targets, plain(found.root)) == (("main",), {"main": [[1], [2]]})
     assert [key for key, _ in found.definitions] == [".define", ".define"]
-    assert found.redeclared == ()
+    assert not found.redeclared
     assert plain(node("{.inner: 1}")) == {".inner": 1}
 
 
