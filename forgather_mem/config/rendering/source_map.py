@@ -35,7 +35,7 @@ MAP_LIMITS = MapLimits()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One template of a source map: its source, its blocks by their number, and how it was reached."""
+    """One template of a source map: its source, its blocks by their number from 1, and how it was reached."""
 
     source: Source
     block_names: Sequence[str]
@@ -67,8 +67,8 @@ class SourceMap:
         index = max(bisect_right(self.starts, offset) - 1, 0)
         number, source_line, block = self.pieces[index]
         origin = self.origins[number]
-        source, name = origin.source, origin.block_names[block]
-        chain = [*([f"in block {name}"] if name else []), *origin.chain]
+        source = origin.source
+        chain = [*([f"in block {origin.block_names[block - 1]}"] if block else []), *origin.chain]
         begin = self.starts[index]
         end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.text)
         piece = self.text[begin : min(end, begin + MAP_LIMITS.piece)].split("\n", 1)[0]
@@ -136,5 +136,5 @@ def source_map(
             length += len(piece)
     if "".join(plain) != text:
         return None
-    origins = [Origin(one.source, one.block_names, job.chain(one.source.key)) for one in numbered]
+    origins = [Origin(one.source, [*one.outline.blocks], job.chain(one.source.key)) for one in numbered]
     return SourceMap(text, starts, pieces, origins)
