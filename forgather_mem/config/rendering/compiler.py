@@ -367,10 +367,6 @@ class Compiler(Sandbox):
         self._compiled: dict[str, Compiled] = {}
         self.numbered: list[Compiled] = []  # by the number in their origins
 
-    def forget(self, source: Source) -> None:
-        """Drop the compiled form of a template that is no longer used."""
-        self._compiled.pop(source.key, None)
-
     def begin(self, job: Job, variables: Mapping[str, object]) -> None:
         """Make a job the one in progress."""
         self.job = job

@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
 from forgather_mem.config.rendering.sandbox import MissingName
-from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map
+from forgather_mem.config.rendering.source_map import MAP_LIMITS, Origin, SourceMap, Tracer, source_map
 from forgather_mem.config.rendering.taint import Mangled, TaintTokens, untaint
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
@@ -92,11 +92,7 @@ class Renderer:
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        source = self._sources.from_text(text)
-        try:
-            return self._render(source, variables or {}, moment)
-        finally:
-            self._compiler.forget(source)
+        return self._render(self._sources.from_text(text), variables or {}, moment)
 
     def _render(self, source: Source, variables: Mapping[str, object], moment: datetime.datetime | None) -> Rendered:
         with self._lock:
@@ -164,7 +160,8 @@ class Renderer:
                 marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
             except TemplateError:
                 return None
-        return source_map(text, values, *marked, compiler.numbered, again)
+        found = [Origin(one.source, [*one.outline.blocks], again.chain(one.source.key)) for one in compiler.numbered]
+        return source_map(text, values, *marked, found)
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
         return dict(variables) if self._compiler.paste_values else wrap(variables, self._marks.mark, self._budgets)
