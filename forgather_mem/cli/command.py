@@ -32,8 +32,6 @@ class Command:
         is_python: Whether the started process is itself the Python that runs the script.
     """
 
-    __slots__ = ("arguments", "argv", "is_python", "name", "script", "stem")
-
     def __init__(self, argv: list[str], script: str, arguments: list[str], is_python: bool = True) -> None:
         self.argv = argv
         self.is_python = is_python

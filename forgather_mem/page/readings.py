@@ -27,7 +27,7 @@ Flags = NDArray[np.bool_]
 
 BETWEEN = "between"  # the event of a row without readings of its own
 _MAX_FINDINGS = 10_000
-_NAMES = (
+_WANTED = frozenset((
     "host/rss_bytes", "host/rss_peak_bytes", "host/anon_bytes", "host/shmem_bytes", "workers/pss_bytes",
     "host/other_children_pss_bytes", "device/allocated_bytes", "device/reserved_bytes", "device/step_peak_bytes",
     *(f"tensors/{part}_bytes" for part in ("parameters", "gradients", "optimizer", "buffers", "activations")),
@@ -35,8 +35,7 @@ _NAMES = (
     *(f"phase/{place}/{phase}_peak_bytes" for place in ("host", "device") for phase in PHASES),
     *(f"ranks/{what}_{end}_bytes" for what in ("allocated", "rss") for end in ("min", "max")),
     "ranks/argmax", "gc/pause_s",
-)  # fmt: skip
-_WANTED = frozenset(_NAMES)
+))  # fmt: skip
 
 
 class Readings:

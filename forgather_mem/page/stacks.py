@@ -162,9 +162,8 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
 
 def _of_the_model(readings: Readings, rest: Column) -> Iterator[Part]:
     """Weights and the optimizer's state, taken out of the rest."""
-    nothing = np.zeros(len(rest))
-    buffers = _or(readings.held("tensors/buffers_bytes"), nothing)
-    for key, more in (("parameters", buffers), ("optimizer", nothing)):
+    buffers = _or(readings.held("tensors/buffers_bytes"), np.zeros(len(rest)))
+    for key, more in (("parameters", buffers), ("optimizer", 0.0)):
         size = readings.held(f"tensors/{key}_bytes")
         if size is not None:
             yield key, _LABELS[key], _take(size + more, rest)

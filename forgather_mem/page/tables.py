@@ -34,13 +34,10 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "planned", said, "Nothing has been measured."
     if report.oom is not None:
         first, *rest = oom_lines(report, report.oom, _WIDE)
-        where = _after_label(first)
-        return "oom", f"{where[:1].upper()}{where[1:]}.", " ".join(line.strip() for line in rest[:2])
+        return "oom", *_in_sentences(_after_label(first), rest)
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
-        first = first.removeprefix("ENDED ")  # the badge says so
-        said = f"{first[:1].upper()}{first[1:].removesuffix('.')}."
-        return "killed", said, " ".join(line.strip() for line in rest[:2])
+        return "killed", *_in_sentences(first.removeprefix("ENDED "), rest)  # the badge says so
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
         if leak.suspects and leak.suspects[0].held_by:
@@ -149,6 +146,11 @@ def _peaks(report: RunReport) -> str:
     peaks, workers = peaks_sentence(report), report.host.workers_peak_bytes
     beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
     return f"{peaks.rstrip('.')}{beside}." if peaks else ""
+
+
+def _in_sentences(first: str, rest: Sequence[str]) -> tuple[str, str]:
+    """The first line of what went wrong as a sentence, and the two lines below it."""
+    return f"{first[:1].upper()}{first[1:].removesuffix('.')}.", " ".join(line.strip() for line in rest[:2])
 
 
 def _after_label(line: str) -> str:

@@ -54,8 +54,7 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80) -> str:
     ago = format_duration(max(0.0, now_s - state.time_s))
     head = f"== forgather-mem live == {script} == {format_time(state.step, state.phase)}, {ago} ago "
     lines = [head.ljust(width, "="), *_memory(ring, width)]
-    times = [sample.values["step/time_s"] for sample in ring.samples if "step/time_s" in sample.values]
-    if times:
+    if times := _read(ring, "step/time_s"):
         lines.append(f"{'speed':<{_LABEL}}{format_duration(sorted(times)[len(times) // 2])} a step")
     if len(rings) > 1:
         lines += [_rank_line(number, one) for number, one in sorted(rings.items())[:_MAX_RANKS]]
@@ -68,17 +67,20 @@ def live_text(rings: Mapping[int, Ring], now_s: float, width: int = 80) -> str:
 def _memory(ring: Ring, width: int) -> Iterator[str]:
     """A line for each place of which there are readings: now, the peak, what is left, and the curve."""
     for label, used, peak, left in _PLACES:
-        sizes = [sample.values[used] for sample in ring.samples if used in sample.values]
+        sizes = _read(ring, used)
         if not sizes:
             continue
         text = f"{label:<{_LABEL}}{format_bytes(sizes[-1])}"
-        peaks = [sample.values[peak] for sample in ring.samples if peak in sample.values]
-        if peaks:
+        if peaks := _read(ring, peak):
             text += f", peak {format_bytes(max(peaks))}"
-        rooms = [sample.values[left] for sample in ring.samples if left in sample.values]
-        if rooms:
+        if rooms := _read(ring, left):
             text += f", {format_bytes(rooms[-1])} left"
         yield f"{text:<50}  {_curve(sizes, max(10, width - 52))}".rstrip()
+
+
+def _read(ring: Ring, name: str) -> list[float]:
+    """The values of a name, where it was read."""
+    return [sample.values[name] for sample in ring.samples if name in sample.values]
 
 
 def _rank_line(rank: int, ring: Ring) -> str:

@@ -58,4 +58,4 @@ def test_very_many_devices_take_no_more_memory_than_a_few() -> None:
 def test_each_name_that_is_wanted_is_measured() -> None:
     from forgather_mem.page import readings
 
-    assert [name for name in readings._NAMES if metric_of(name).meaning == "A metric of your own."] == []
+    assert [name for name in readings._WANTED if metric_of(name).meaning == "A metric of your own."] == []

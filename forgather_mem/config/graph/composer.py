@@ -75,10 +75,10 @@ def mergeable(value: Value, mark: Mark) -> list[Written]:
 
 
 class Composer:
-    """Takes events one by one; after the last one, `root` is the graph.
+    """Takes events one by one; after the last one, `documents` has the graph.
 
     Attributes:
-        root: The value of the document.
+        documents: The value of the document; none of an empty text.
         definitions: Entries of a root mapping whose key starts with a dot.
         redeclared: Keys given twice.
         vain: Where a key of a `!dlist` is null and removes nothing, in words.
@@ -88,7 +88,7 @@ class Composer:
 
     def __init__(self, rendered: Rendered, budgets: Limits) -> None:
         self.budgets = budgets
-        self.root: Value = None
+        self.documents: list[Value] = []
         self.definitions: list[tuple[str, Value]] = []
         self.redeclared: list[Redeclared] = []
         self.vain: list[tuple[Mark, str]] = []
@@ -103,8 +103,7 @@ class Composer:
             yaml.DocumentStartEvent: self._on_document,
         }
         self._rendered = rendered
-        self._frames: list[OpenNode] = []
-        self._frame: OpenNode | None = None  # the innermost
+        self._frames = [OpenNode(None, None, 0, False, self.documents, 0, 0)]  # what is open, the innermost last
         self._plain: dict[str, object] = {}  # values of plain scalars; most of them repeat
         self._anchors: dict[str, Anchor] = {}
         self._tags: dict[str, Tag] = {}
@@ -113,13 +112,12 @@ class Composer:
         self._copies = 0  # entries copied by merge keys, and text that aliases repeat in pieces of 64 characters
         self._nodes = 0  # with every alias counted as a copy
         self._scalars = 0
-        self._documents = 0
 
     @property
     def path(self) -> str:
         """The path to what is being composed."""
         steps = []
-        for frame in self._frames:
+        for frame in self._frames[1:]:
             if frame.items is not None:
                 steps.append(f"[{len(frame.items)}]")
             elif frame.key is not NO_KEY:
@@ -127,8 +125,7 @@ class Composer:
         return "$" + "".join(steps)
 
     def _on_document(self, event: yaml.Event) -> None:
-        self._documents += 1
-        if self._documents > 1:
+        if self.documents:
             hint = "remove the line '---' (or '...') between them"
             raise TemplateNodeError(mark_of(event), "a template is one YAML document; a second one starts here", hint)
 
@@ -141,8 +138,8 @@ class Composer:
             raise TemplateNodeError(mark, f"a string has {limit} characters at most; this one has {len(text):,}")
         scalars = 1 + (len(text) >> 6)  # a long text counts for several: aliases multiply its characters
         self._scalars += scalars
-        frame = self._frame
-        is_key = frame is not None and frame.items is None and frame.key is NO_KEY
+        frame = self._frames[-1]
+        is_key = frame.items is None and frame.key is NO_KEY
         if not event.implicit[0]:
             is_tagged = event.tag not in (None, "!")
             value = self._tagged_scalar(event, mark) if is_tagged else self._rendered.put_back(text)
@@ -181,7 +178,7 @@ class Composer:
     def _on_start(self, event: yaml.MappingStartEvent | yaml.SequenceStartEvent) -> None:
         mark = mark_of(event)
         self._count(mark, 3)  # each takes as long as three scalars
-        if len(self._frames) >= self.budgets.depth:
+        if len(self._frames) > self.budgets.depth:
             raise TemplateNodeError(mark, f"the template nests deeper than {self.budgets.depth:,} levels")
         is_mapping = type(event) is yaml.MappingStartEvent
         tag = None
@@ -189,17 +186,14 @@ class Composer:
             tag = self._tag(event.tag, mark)
             check_form(tag, is_mapping, mark)
             self._count(mark)
-        is_root, items = tag is None and not self._frames, None if is_mapping else list[Value]()
-        frame = OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars)
+        is_root, items = tag is None and len(self._frames) == 1, None if is_mapping else list[Value]()
+        self._frames.append(OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars))
         self._nodes += 1
         if event.anchor is not None:
             self._anchors[event.anchor] = _OPEN
-        self._frames.append(frame)
-        self._frame = frame
 
     def _on_end(self, event: yaml.Event) -> None:
         frame = self._frames.pop()
-        self._frame = self._frames[-1] if self._frames else None
         if frame.items is None:
             node = self._mapping(frame)
         else:
@@ -215,10 +209,8 @@ class Composer:
         self._attach(node, frame.mark)
 
     def _attach(self, value: Value, mark: Mark) -> None:
-        frame = self._frame
-        if frame is None:
-            self.root = value
-        elif frame.items is not None:
+        frame = self._frames[-1]
+        if frame.items is not None:
             frame.items.append(value)
         elif frame.key is NO_KEY:
             if type(value) is not str:

@@ -164,9 +164,9 @@ class Graph:
     """
 
     root: Value
-    definitions: tuple[tuple[str, Value], ...] = ()
-    redeclared: tuple[Redeclared, ...] = ()
-    vain: tuple[tuple[Mark, str], ...] = ()
+    definitions: Sequence[tuple[str, Value]] = ()
+    redeclared: Sequence[Redeclared] = ()
+    vain: Sequence[tuple[Mark, str]] = ()
     locate: Callable[[int, int], SourceLocation] | None = None
 
     @property

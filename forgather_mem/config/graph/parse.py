@@ -13,7 +13,7 @@ import itertools
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import yaml
 
@@ -43,13 +43,8 @@ def parse(rendered: Rendered, budgets: Limits = DEFAULT_LIMITS) -> Graph:
     try:
         _check_directives(rendered.text)
         _compose(rendered, composer, budgets.cpu_s(rendered.num_chars))
-        graph = Graph(
-            root=composer.root,
-            definitions=tuple(composer.definitions),
-            redeclared=tuple(composer.redeclared),
-            vain=tuple(composer.vain),
-            locate=rendered.place,
-        )
+        root = composer.documents[0] if composer.documents else None
+        graph = Graph(root, composer.definitions, composer.redeclared, composer.vain, rendered.place)
         if composer.repeated_names:
             _refuse_repeated_names(graph, composer.repeated_names)
         return graph
@@ -129,8 +124,7 @@ _SAID = {
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
 
 
-@dataclass(frozen=True, slots=True)
-class _Mistake:
+class _Mistake(NamedTuple):
     """What is wrong in which line, from 0, and what to do."""
 
     number: int
@@ -146,7 +140,7 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
     found = None
     if isinstance(error, yaml.MarkedYAMLError) and at is not None:
         number = min(at.line, len(lines) - 1)
-        found = _tab(lines, number) or _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
+        found = _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
         number = error.context_mark.line if error.context_mark and "expected ':'" in str(error.problem) else number
         found = found or _misplaced(lines, number, str(error.problem))
         found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
@@ -160,21 +154,14 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
     return rendered.place(found.number + 1, column + 1).error(f"not valid YAML: {message}", path=path, hint=hint)
 
 
-def _tab(lines: Sequence[str], number: int) -> _Mistake | None:
-    line = lines[number]
-    if "\t" not in line[: indent_of(line)]:
-        return None
-    hint = "indent with spaces; YAML allows no tab here"
-    return _Mistake(number, "a tab indents this line", hint, line.index("\t"))
-
-
 _NO_PAIR = "this line of a mapping is not of the form 'key: value'"
 
 
 def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
-    """A line here, or the last one above, that is nearly a statement or a tag."""
-    above = (at for at in range(number - 1, -1, -1) if not _BLANK.match(lines[at]))
-    for at in (number, *itertools.islice(above, 1)):
+    """A tab that indents the line here; a line here, or the last one above, that is nearly a statement or a tag."""
+    if (tab := lines[number].find("\t", 0, indent_of(lines[number]))) >= 0:
+        return _Mistake(number, "a tab indents this line", "indent with spaces; YAML allows no tab here", tab)
+    for at in (number, *itertools.islice(_above(lines, number), 1)):
         if statement := _NEARLY.match(lines[at]):
             meant = ("== " if statement[2] == "super()" else "-- ") + statement[1]
             return _Mistake(at, "this line is no statement", f"did you mean {meant!r}?")
@@ -191,9 +178,7 @@ def _wrong_colon(lines: Sequence[str], number: int, at: yaml.Mark, problem: str)
     """A second ': ' in a line, or a line in which one seems to be missing: the parser notices only at a later ':'."""
     if problem.startswith("mapping values") and _HAS_KEY.search(lines[number][: at.column]):
         return _Mistake(number, "a ': ' stands in this value", "write the value in quotes", at.column)
-    begins = number
-    for above in itertools.takewhile(lambda above: not _HAS_KEY.search(lines[above]), range(number - 1, -1, -1)):
-        begins = begins if _BLANK.match(lines[above]) else above
+    *_, begins = number, *itertools.takewhile(lambda at: not _HAS_KEY.search(lines[at]), _above(lines, number))
     word = _WORD.match(lines[begins])
     if begins == number or word is None or _continues(lines, begins):
         return None
@@ -203,22 +188,24 @@ def _wrong_colon(lines: Sequence[str], number: int, at: yaml.Mark, problem: str)
 
 def _continues(lines: Sequence[str], number: int) -> bool:
     """Whether a line continues a text that begins behind the key above it."""
-    above = _above(lines, number)
+    above = next((lines[at] for at in _above(lines, number)), "")
     return indent_of(above) < indent_of(lines[number]) and not _OPENS.search(above[-400:])
 
 
-def _above(lines: Sequence[str], number: int) -> str:
-    return next((line for line in reversed(lines[:number]) if not _BLANK.match(line)), "")
+def _above(lines: Sequence[str], number: int) -> Iterator[int]:
+    """The lines above one, the nearest first, without blank ones and comments."""
+    return (at for at in range(number - 1, -1, -1) if not _BLANK.match(lines[at]))
 
 
 def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | None:
     """A line that is indented as none above it is, or an item among keys, or a key among items."""
-    own, levels = indent_of(lines[number]), list(_levels(lines[:number]))
+    own, above = indent_of(lines[number]), [lines[at] for at in _above(lines, number)]
+    levels = set(itertools.accumulate(map(indent_of, above), min))  # of what is open here
     bare = re.match(_BARE, lines[number])
-    if bare and own not in levels and _OPENS.search(_above(lines, number)[-400:]):
+    if bare and own not in levels and any(_OPENS.search(line[-400:]) for line in above[:1]):
         return _Mistake(number, "this line is not of the form '- item'", f"write it as an item: - {bare[1]}")
     if problem in _OF_LINES and levels and own not in levels:
-        near = min(levels, key=lambda level: abs(level - own))
+        near = min(levels, key=lambda level: (abs(level - own), -level))
         return _Mistake(number, f"this line is indented by {own}, its neighbours by {near}", f"indent it by {near}")
     first = next(at for at, line in enumerate(lines) if not _BLANK.match(line))
     if "<document start>" in problem and indent_of(lines[first]) > own:
@@ -228,24 +215,13 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
     if meant is None:
         is_text = problem.endswith("':'") and not _HAS_KEY.search(lines[number])
         return _Mistake(number, _NO_PAIR, "a comment begins with #") if is_text else None
-    is_bare, beside = problem.endswith("':'"), [line for line in lines[:number] if indent_of(line) == own]
-    if problem.endswith("key") or (is_bare and beside and not beside[-1].startswith("-", own)):
+    is_bare, beside = problem.endswith("':'"), [line for line in above if indent_of(line) == own]
+    if problem.endswith("key") or (is_bare and beside and not beside[0].startswith("-", own)):
         message = _NO_PAIR if is_bare else "an item stands among keys"
         how = "write it without '- ': " if _HAS_KEY.search(meant[1]) else "give it a key of its own: my_name: "
         return _Mistake(number, message, how + meant[1])
     message = "this line is not of the form '- item'" if is_bare else "a key stands among items"
     return _Mistake(number, message, f"write it as an item: - {meant[1]}")
-
-
-def _levels(above: Sequence[str]) -> Iterator[int]:
-    """The indentations of what is open below these lines, the innermost first."""
-    lowest = None
-    for line in reversed(above):
-        if not _BLANK.match(line) and (lowest is None or indent_of(line) < lowest):
-            lowest = indent_of(line)
-            yield lowest
-        if lowest == 0:
-            return
 
 
 def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:

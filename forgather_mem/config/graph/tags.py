@@ -198,9 +198,8 @@ def _call_node(
     key_marks = marks or {}
     if written:
         args, kwargs, key_marks = _arguments(written, key_marks, mark)
-    latent = searchpath = None
+    latent, searchpath = kwargs.get(_LATENT), kwargs.get(_FOLDERS)
     if _LATENT in kwargs or _FOLDERS in kwargs:
-        latent, searchpath = kwargs.get(_LATENT), kwargs.get(_FOLDERS)
         kwargs = {key: value for key, value in kwargs.items() if key not in (_LATENT, _FOLDERS)}
     children = _nodes((*args, *kwargs.values(), latent))
     return CallNode(

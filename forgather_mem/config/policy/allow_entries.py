@@ -31,8 +31,6 @@ MAX_BYTES = 256 * 2**10
 class Address(str):
     """An address that a person opened, with all that is below it."""
 
-    __slots__ = ()
-
 
 def parse_entry(entry: str) -> Name | Address | str:
     """A name that is opened exactly, an address, or a namespace.

@@ -96,31 +96,23 @@ class ArgumentCheck:
         return None
 
     def of_transformers(self, name: str, args: Sequence[object], kwargs: Mapping[str, object]) -> Forbidden | None:
-        """The first argument of a class of transformers that leads to code, to an upload, or to a file elsewhere."""
-        found = code_argument(args, kwargs)
-        if found is not None:
-            return Forbidden(f"{found} would let {name} run code from elsewhere")
+        """The first argument of a class of transformers that leads to code, to an upload, or to a file elsewhere.
+
+        >>> check = ArgumentCheck(lambda address: False)
+        >>> check.of_transformers("BertConfig", [], {"text_config": {"trust_remote_code": True}}).message
+        'trust_remote_code=True would let BertConfig run code from elsewhere'
+        >>> check.of_transformers("BertConfig", [], {"attn_implementation": "sdpa", "backbone": "resnet50"}) is None
+        True
+        """
         for key, value in _pairs(args, kwargs, {}):
+            if isinstance(key, str) and not isinstance(value, Node) and _leads_to_code(key, value):
+                return Forbidden(f"{key}={value!r:.60} would let {name} run code from elsewhere")
             if key == "push_to_hub" and value and not isinstance(value, Node) and not self._is_allowed(HUB):
                 return Forbidden(f"push_to_hub would let {name} upload to the hub", True, HUB)
             text = _as_text(value)
             if text is not None and (key in WEIGHTS or (key in FILES and not _is_file_here(text))):
                 return Forbidden(f"{_shown(key, text)} would let {name} read a file or a repository; write a mapping")
         return None
-
-
-def code_argument(args: Sequence[object], kwargs: Mapping[str, object]) -> str | None:
-    """The argument that leads to code, as text, or None.
-
-    >>> code_argument([], {"text_config": {"trust_remote_code": True}})
-    'trust_remote_code=True'
-    >>> code_argument([], {"attn_implementation": "sdpa", "backbone": "resnet50"}) is None
-    True
-    """
-    for key, value in _pairs(args, kwargs, {}):
-        if isinstance(key, str) and not isinstance(value, Node) and _leads_to_code(key, value):
-            return f"{key}={value!r:.60}"
-    return None
 
 
 def _leads_to_code(key: str, value: object) -> bool:

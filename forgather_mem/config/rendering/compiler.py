@@ -66,8 +66,7 @@ class Instrument(NodeTransformer):
         self._key = key
         self._lines = source.split("\n")
         self._origins = origins
-        self._blocks: list[str] = []  # around the current node
-        self.block_numbers = {"": 0}  # as in origins; "" for none
+        self._blocks = [0]  # around the current node, numbered from 1 as in origins; 0 for none
         self.outline = Outline()
 
     def generic_visit(self, node: nodes.Node, *args: object, **kwargs: object) -> nodes.Node:
@@ -123,10 +122,9 @@ class Instrument(NodeTransformer):
 
     def visit_Block(self, node: nodes.Block) -> nodes.Node:
         self.outline.blocks[node.name] = node.lineno
-        if not self._blocks:
+        if self._blocks == [0]:
             self.outline.outer_blocks.append(node.name)
-        self.block_numbers.setdefault(node.name, len(self.block_numbers))
-        self._blocks.append(node.name)
+        self._blocks.append(len(self.outline.blocks))
         self.generic_visit(node)
         self._blocks.pop()
         return node
@@ -209,8 +207,7 @@ class Instrument(NodeTransformer):
         return "\n".join(marked if parts[-1] else [*marked[:-1], ""])
 
     def _origin(self, line: int) -> str:
-        block = self.block_numbers[self._blocks[-1] if self._blocks else ""]
-        return f"{ORIGIN_OPEN}{self._origins}.{line}.{block}{ORIGIN_CLOSE}"
+        return f"{ORIGIN_OPEN}{self._origins}.{line}.{self._blocks[-1]}{ORIGIN_CLOSE}"
 
 
 def _begins_line(node: nodes.Node) -> bool:
@@ -301,8 +298,8 @@ class Job:
             self.users.setdefault(load.source.file_name, {})[load.by] = None
         if load.used == "extended" and load.by is not None:
             self.extended.setdefault(load.by.file_name, {})[load.source] = None
-            self._check_cycle(load.source, load.by)
             self.parents[load.by.key] = load.source
+            self._check_cycle(load.by)
 
     def chain(self, key: str) -> list[str]:
         """How a template was reached from the requested one."""
@@ -329,14 +326,18 @@ class Job:
                 reached.update(new)
         return None
 
-    def _check_cycle(self, parent: Source, child: Source) -> None:
+    def ancestors(self, key: str) -> Iterator[Source]:
+        """What a template extends, what that extends, and so on."""
+        while parent := self.parents.get(key):
+            yield parent
+            key = parent.key
+
+    def _check_cycle(self, child: Source) -> None:
         names = [child.name]
-        at: Source | None = parent
-        while at is not None:
-            names.append(at.name)
-            if at.key == child.key:
+        for source in self.ancestors(child.key):
+            names.append(source.name)
+            if source.key == child.key:
                 raise TemplateRuntimeError(f"a template extends itself: {' -> '.join(names)}")
-            at = self.parents.get(at.key)
 
 
 @dataclass(slots=True)
@@ -346,7 +347,6 @@ class Compiled:
     source: Source
     template: CompiledTemplate
     outline: Outline
-    block_names: list[str]
 
 
 class Compiler(Sandbox):
@@ -366,10 +366,6 @@ class Compiler(Sandbox):
         self.origins = origins
         self._compiled: dict[str, Compiled] = {}
         self.numbered: list[Compiled] = []  # by the number in their origins
-
-    def forget(self, source: Source) -> None:
-        """Drop the compiled form of a template that is no longer used."""
-        self._compiled.pop(source.key, None)
 
     def begin(self, job: Job, variables: Mapping[str, object]) -> None:
         """Make a job the one in progress."""
@@ -431,7 +427,7 @@ class Compiler(Sandbox):
         assert isinstance(tree, nodes.Template)
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
-        compiled = Compiled(source, template, instrument.outline, list(instrument.block_numbers))
+        compiled = Compiled(source, template, instrument.outline)
         if self.origins:
             self.numbered.append(compiled)
         self.job.compiling = None

@@ -17,7 +17,7 @@ from jinja2.exceptions import SecurityError, TemplateRuntimeError
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.compiler import Compiler, Job, LimitPassed, Load, Missing, Outline
 from forgather_mem.config.rendering.sandbox import MissingName
-from forgather_mem.config.rendering.source_map import MAP_LIMITS, SourceMap, Tracer, source_map
+from forgather_mem.config.rendering.source_map import MAP_LIMITS, Origin, SourceMap, Tracer, source_map
 from forgather_mem.config.rendering.taint import Mangled, TaintTokens, untaint
 from forgather_mem.config.rendering.variables import wrap
 from forgather_mem.config.source.loader import Source, Sources, StrangersTemplate
@@ -57,7 +57,6 @@ class Renderer:
     ) -> None:
         self._budgets = budgets or DEFAULT_LIMITS
         self._sources = Sources(searcher, self._budgets, is_own)
-        self._paste_values = paste_values
         self._marks = marks or TaintTokens()
         self._global_vars = global_vars or {}
         self._compiler = Compiler(self._marks, paste_values=paste_values)
@@ -93,11 +92,7 @@ class Renderer:
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        source = self._sources.from_text(text)
-        try:
-            return self._render(source, variables or {}, moment)
-        finally:
-            self._compiler.forget(source)
+        return self._render(self._sources.from_text(text), variables or {}, moment)
 
     def _render(self, source: Source, variables: Mapping[str, object], moment: datetime.datetime | None) -> Rendered:
         with self._lock:
@@ -108,7 +103,7 @@ class Renderer:
                 text, values = self._run(self._compiler, job, source, wrapped)
                 unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
             except TemplateError as error:
-                error.references = _referenced(job.loads)
+                error.references = _referenced(job)
                 raise
             parent = job.parents.get(source.key)
             outlines = [self._compiler.outline(load.source) for load in job.first.values()]
@@ -124,7 +119,7 @@ class Renderer:
             parent=parent.name if parent is not None else None,
             mentioned=mentioned,
             num_chars=job.source_chars,
-            references=_referenced(job.loads),
+            references=_referenced(job),
         )
 
     def _run(
@@ -160,15 +155,16 @@ class Renderer:
         again = Job(self._sources, budgets, job.moment)
         with self._lock:
             self._marks.reset()
-            compiler = Compiler(self._marks, paste_values=self._paste_values, origins=True)
+            compiler = Compiler(self._marks, paste_values=self._compiler.paste_values, origins=True)
             try:
                 marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
             except TemplateError:
                 return None
-        return source_map(text, values, *marked, compiler.numbered, again)
+        found = [Origin(one.source, [*one.outline.blocks], again.chain(one.source.key)) for one in compiler.numbered]
+        return source_map(text, values, *marked, found)
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
-        return dict(variables) if self._paste_values else wrap(variables, self._marks.mark, self._budgets)
+        return dict(variables) if self._compiler.paste_values else wrap(variables, self._marks.mark, self._budgets)
 
 
 def _unread(source: Source, outline: Outline, mentioned: frozenset[str]) -> Iterator[TemplateError]:
@@ -190,13 +186,9 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     job = compiler.job
     used = {name for load in job.loads for name in compiler.outline(load.source).used_blocks}
     unknown = []
-    for key, parent in job.parents.items():
+    for key in job.parents:
         child = job.first[key].source
-        known: set[str] = set()
-        at: Source | None = parent
-        while at is not None:
-            known.update(compiler.outline(at).blocks)
-            at = job.parents.get(at.key)
+        known = {block for source in job.ancestors(key) for block in compiler.outline(source).blocks}
         outline = compiler.outline(child)
         chain = job.chain(key)
         if outline.outside is not None:
@@ -219,23 +211,18 @@ def _unknown_blocks(compiler: Compiler) -> tuple[TemplateError, ...]:
     return tuple(unknown)
 
 
-def _referenced(loads: Sequence[Load]) -> list[Reference]:
+def _referenced(job: Job) -> list[Reference]:
     """The templates of a render as a tree in preorder, each once, at its first use; sorted by name within a level."""
-    users: dict[str, list[Load]] = {}
-    seen = {loads[0].source.key} if loads else set()
-    for load in loads[1:]:
-        assert load.by is not None
-        if load.source.key not in seen:
-            seen.add(load.source.key)
-            users.setdefault(load.by.key, []).append(load)
-    return list(_tree(loads[0], 0, users)) if loads else []
+    used: dict[str | None, list[Source]] = {}
+    for load in sorted(job.first.values(), key=lambda load: load.source.name):
+        used.setdefault(load.by.key if load.by else None, []).append(load.source)
+    return [*_tree(None, 0, used)]
 
 
-def _tree(load: Load, level: int, users: Mapping[str, Sequence[Load]]) -> Iterator[Reference]:
-    source = load.source
-    yield level, source.name, str(source.file or "")
-    for child in sorted(users.get(source.key, ()), key=lambda used: used.source.name):
-        yield from _tree(child, level + 1, users)
+def _tree(user: str | None, level: int, used: Mapping[str | None, Sequence[Source]]) -> Iterator[Reference]:
+    for source in used.get(user, ()):
+        yield level, source.name, str(source.file or "")
+        yield from _tree(source.key, level + 1, used)
 
 
 _QUOTED = re.compile(r"(?:got|named|tag|block|unexpected(?: char)?) '([^']+)'")

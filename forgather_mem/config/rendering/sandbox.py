@@ -32,7 +32,6 @@ from jinja2.tests import TESTS as JINJA_TESTS
 from jinja2.utils import Cycler, Joiner, Namespace, missing
 
 from forgather_mem.config.rendering.taint import TaintedStr, TaintTokens, is_tainted, text_of, untaint, write
-from forgather_mem.config.rendering.variables import OutsideDict, OutsideList
 from forgather_mem.config.source.rendered import TOKEN_CLOSE, TOKEN_OPEN
 
 _JINJA = (
@@ -367,9 +366,9 @@ class Sandbox(ImmutableSandboxedEnvironment):
 
     def call(__self, __context: Context, __obj: Any, *args: object, **kwargs: object) -> object:
         self, obj = __self, __obj
-        if isinstance(obj, Undefined) or not self.is_safe_callable(obj):
-            if isinstance(obj, Undefined):
-                obj()  # raises an error of its own
+        if isinstance(obj, Undefined):
+            obj()  # raises an error of its own
+        if not self.is_safe_callable(obj):
             raise SecurityError(f"a template may not call {_named(obj)}")
         is_own = id(obj) in self._own
         if not is_own and not isinstance(obj, BuiltinMethodType | MethodType | Format):
@@ -421,13 +420,11 @@ def _print(context: Context, value: object) -> object:
         return "null"
     if isinstance(value, TemplateModule):
         return str(sandbox.concat(value._body_stream))
-    if isinstance(value, OutsideList | OutsideDict | list | tuple | dict | range):
-        return str(value)
     if callable(value):
         raise TemplateRuntimeError(f"{_named(value)} can't be printed; call it with ()")
     if isinstance(value, datetime.time | datetime.timedelta) and not sandbox.paste_values:
         return sandbox.marks.mark(str(value))  # YAML would read 1:30:00 as a number
-    if isinstance(value, datetime.date | datetime.time | datetime.timedelta):
+    if isinstance(value, list | tuple | dict | range | datetime.date | datetime.time | datetime.timedelta):
         return str(value)
     raise TemplateRuntimeError(f"{_named(value)} can't be printed; use the filter list, or one of its names")
 

@@ -12,13 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.rendered import ORIGIN, TOKEN, SourceLocation
-
-if TYPE_CHECKING:
-    from forgather_mem.config.rendering.compiler import Compiled, Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +31,7 @@ MAP_LIMITS = MapLimits()
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """One template of a source map: its source, its blocks by their number, and how it was reached."""
+    """One template of a source map: its source, its blocks by their number from 1, and how it was reached."""
 
     source: Source
     block_names: Sequence[str]
@@ -67,8 +63,8 @@ class SourceMap:
         index = max(bisect_right(self.starts, offset) - 1, 0)
         number, source_line, block = self.pieces[index]
         origin = self.origins[number]
-        source, name = origin.source, origin.block_names[block]
-        chain = [*([f"in block {name}"] if name else []), *origin.chain]
+        source = origin.source
+        chain = [*([f"in block {origin.block_names[block - 1]}"] if block else []), *origin.chain]
         begin = self.starts[index]
         end = self.starts[index + 1] if index + 1 < len(self.starts) else len(self.text)
         piece = self.text[begin : min(end, begin + MAP_LIMITS.piece)].split("\n", 1)[0]
@@ -104,12 +100,7 @@ class Tracer:
 
 
 def source_map(
-    text: str,
-    values: Mapping[str, str],
-    marked_text: str,
-    marked_values: Mapping[str, str],
-    numbered: Sequence[Compiled],
-    job: Job,
+    text: str, values: Mapping[str, str], marked_text: str, marked_values: Mapping[str, str], origins: Sequence[Origin]
 ) -> SourceMap | None:
     """The map of a rendered text; None if the second render gave another one.
 
@@ -118,8 +109,7 @@ def source_map(
         values: Its tokens.
         marked_text: The same text with markers.
         marked_values: The tokens of `marked_text`.
-        numbered: The templates, by their number in markers.
-        job: The second render.
+        origins: The templates, by their number in markers.
     """
     tokens = {text: token for token, text in values.items()}
     marked_text = TOKEN.sub(lambda m: tokens.get(marked_values.get(m[0], ""), m[0]), marked_text)
@@ -136,5 +126,4 @@ def source_map(
             length += len(piece)
     if "".join(plain) != text:
         return None
-    origins = [Origin(one.source, one.block_names, job.chain(one.source.key)) for one in numbered]
     return SourceMap(text, starts, pieces, origins)

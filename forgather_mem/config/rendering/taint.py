@@ -42,8 +42,6 @@ class Mangled(TemplateRuntimeError):
 class TaintTokens:
     """The strings from outside in the current render, each with its token."""
 
-    __slots__ = ("_by_text", "_last", "_secret", "by_token")
-
     def __init__(self, secret: str = "") -> None:
         self._secret = secret or os.urandom(12).hex()
         self._last = 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,7 +66,6 @@ class Sources:
         self.searcher = searcher
         self._budgets = budgets
         self._is_own = is_own
-        self._numbers = itertools.count(1)
         self._loaded: dict[str, tuple[Found, Source]] = {}
 
     def load(self, name: str) -> Source | None:
@@ -106,8 +104,6 @@ class Sources:
             if source.name in parts:
                 raise source.place(0).error(f"the file has another sub-template {source.name!r}")
             parts[source.name] = source
-        if file is None:
-            head.key = f"{name}{next(self._numbers)}"  # strings have no distinct names
         return head
 
 

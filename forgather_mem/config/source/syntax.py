@@ -137,20 +137,14 @@ def _is_yaml(lines: Sequence[tuple[str, bool]], number: int) -> bool:
     """Whether a line `[name]` is the whole value of a tag above it that takes a sequence, or an item of an open flow
     collection, and so a YAML list rather than a block."""
     indent = indent_of(lines[number][0])
-    in_flow = False  # after a comma
-    for index in range(number - 1, -1, -1):
-        above = lines[index][0].rstrip()
-        if not above or above == "{##}" or above.lstrip().startswith("#"):
-            continue
-        if above[-1] in "[{":
-            return True
-        if above[-1] == ",":
-            in_flow = True
-            continue
-        if in_flow or indent_of(above) >= indent or not _SEQUENCE.search(above):
-            return False
-        break
-    else:
+    texts_above = (lines[index][0].rstrip() for index in range(number - 1, -1, -1))
+    told = (text for text in texts_above if text != "{##}" and not text.lstrip().startswith("#") and text)
+    above = next(told, "")
+    if above.endswith(","):  # in a flow collection, if in anything
+        return next((text for text in told if not text.endswith(",")), "").endswith(("[", "{"))
+    if above.endswith(("[", "{")):
+        return True
+    if indent_of(above) >= indent or not _SEQUENCE.search(above):
         return False
     texts = (lines[index][0] for index in range(number + 1, len(lines)))
     below = next((text for text in texts if text.strip() and text != "{##}"), None)

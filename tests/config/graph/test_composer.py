@@ -7,7 +7,7 @@ import time
 import pytest
 import yaml
 
-from forgather_mem.config.graph.nodes import mark_at
+from forgather_mem.config.graph.nodes import Redeclared, mark_at
 from forgather_mem.errors import TemplateError
 from tests.config.graph.graphs import MERGES, TOKEN, graph, node, plain, refused, root, with_value
 
@@ -15,20 +15,14 @@ from tests.config.graph.graphs import MERGES, TOKEN, graph, node, plain, refused
 def test_a_redeclared_key_wins_in_the_place_of_the_first_and_is_remembered():
     found = graph("x: !dlist\n  a: 1\n  b: 2\n  a: 3\n")
     assert list(found.target("x").entries.items()) == [("a", 3), ("b", 2)]
-    (repeat,) = found.redeclared
-    assert (repeat.what, repeat.mark, repeat.first, repeat.node) == (
-        "a",
-        mark_at(4, 3),
-        mark_at(2, 3),
-        found.target("x"),
-    )
+    assert found.redeclared == [Redeclared("a", mark_at(4, 3), mark_at(2, 3), found.target("x"))]
 
 
 def test_root_keys_with_a_dot_are_no_targets_and_may_repeat():
     found = graph(".define: &a [1]\n.define: &b [2]\nmain: [*a, *b]\n")
     assert (found.targets, plain(found.root)) == (("main",), {"main": [[1], [2]]})
     assert [key for key, _ in found.definitions] == [".define", ".define"]
-    assert found.redeclared == ()
+    assert not found.redeclared
     assert plain(node("{.inner: 1}")) == {".inner": 1}
 
 

@@ -17,7 +17,7 @@ from forgather_mem import actions, callbacks, probes, sinks
 from forgather_mem.config.construction.resolve import Callee, Parameters, Resolver
 from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
-from forgather_mem.config.policy.remote_code import PLACES, ROOTS, ArgumentCheck, code_argument, entry_for_address
+from forgather_mem.config.policy.remote_code import PLACES, ROOTS, ArgumentCheck, entry_for_address
 from forgather_mem.errors import TemplateError
 from forgather_mem.testing.small_run import SmallRun, readings
 from tests.test_arguments import NEEDED
@@ -34,7 +34,8 @@ def test_no_configuration_of_transformers_has_another_name_for_an_argument_that_
     meant = {value for literal in maps for value in ast.literal_eval(literal).values()}
     assert len(maps) > 50
     assert "hidden_size" in meant or "d_model" in meant
-    assert [name for name in meant if code_argument([], {name: "owner/name"})] == []
+    check = ArgumentCheck(lambda _: False)
+    assert [name for name in meant if check.of_transformers("x", [], {name: "owner/name"})] == []
 
 
 def test_an_argument_that_leads_to_code_is_found_by_position(tmp_path):

@@ -54,12 +54,12 @@ def test_a_changed_file_is_rendered_anew(folder):
     assert folder.text() == "a: changed"
 
 
-def test_texts_that_were_rendered_are_not_kept():
+def test_of_texts_that_were_rendered_only_the_last_is_kept():
     renderer = Renderer(Searcher(()))
     for number in range(3):
         assert renderer.render_string(f"a: {{{{ {number} }}}}").text == f"a: {number}"
         assert renderer.render_string("b: {{ x }}", {"x": number}).text == f"b: {number}"
-    assert not renderer._compiler._compiled
+    assert [one.source.lines for one in renderer._compiler._compiled.values()] == [["b: {{ x }}"]]
 
 
 def test_a_module_that_is_imported_is_run_for_each_render(folder):

@@ -37,9 +37,8 @@ def test_a_file_is_read_once_until_it_changes(sources, tmp_path):
     assert sources.load("main.yaml") is None
 
 
-def test_a_string_has_no_parts_and_a_key_of_its_own(sources):
-    one, two = sources.from_text(TEXT), sources.from_text(TEXT)
-    assert one.key != two.key
+def test_a_string_has_no_parts(sources):
+    one = sources.from_text(TEXT)
     assert (one.parts, one.file) == ({}, None)
     assert "c: 3" in one.jinja()
 
