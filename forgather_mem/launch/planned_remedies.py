@@ -94,7 +94,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         settings=_settings(training, loop),
         batch=Batch(rows, failed.length) if rows else None,
         is_planned=True,
-        keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
+        keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
     )
     yield
     with suppress(PlanError):
@@ -186,6 +186,11 @@ class _Planner:
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
             as_told, self._sizes = (self._sizes, self.own), {}
             self._sizes, self.own = max(as_told, ({}, self._plan({})), key=lambda one: one[1].peak_bytes)
+
+    @property
+    def grows(self) -> bool:
+        """Whether more and more is kept: as much of more, smaller batches, of which few are planned."""
+        return self.own.trace.grown_bytes() > _LIMITS.kept_free_frac * self._failed.limit_bytes
 
     def written(self, change: Change) -> Change:
         """As the user writes it."""

@@ -249,5 +249,6 @@ def _of_census(failure: Failure) -> str | None:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
-            return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
+            kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""
+            return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

@@ -85,6 +85,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
     ("evaluate", {"census": [replace(GRAPH, kind="activations", num_passes=1)]}, "torch.no_grad() around the eval"),
     ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
+    ("backward", {"census": [replace(GRAPH, kind="earlier", num_passes=2)]}, "backward() after each pass, without"),
     ("backward", NO_ROOM, "fewer trained parameters"),
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
     ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
