@@ -127,7 +127,7 @@ class Trace(NamedTuple):
         return sum(self.sizes[one] for one in {*gone}.intersection(self.events[: made[0]] if made else ()))
 
     def grown_bytes(self) -> int:
-        """How much more is there where the later half of the steps begin than where the first do, those after step 1."""
+        """How much more is there where the later half of the steps begin than where the first do; not of step 1."""
         begins, total, is_next = list[int](), 0, False
         for (_, step, phase, _), events in self.by_stretch():
             begins += [total] * (is_next and step > 1 and phase == "forward")
