@@ -180,8 +180,9 @@ class _Planner:
             except PlanError:
                 if loop is None or not sizes:
                     raise
-        # What a kill has had was not measured: of such a plan nothing says that it is nearer than is tolerated
-        kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
+        # Where what was in use was not measured whole nothing says that a plan is nearer than is tolerated
+        is_measured = failed.taken_bytes is not None and not failed.unseen_bytes
+        kept_frac = _LIMITS.kept_free_frac if is_measured else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
             as_told, self._sizes = (self._sizes, self.own), {}
