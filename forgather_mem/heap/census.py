@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
+_Failed = Sequence[TracebackType]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
 
@@ -121,7 +122,7 @@ class Holding:
 
 
 def take_census(
-    failed: Sequence[TracebackType],
+    failed: _Failed,
     model: object = None,
     optimizer: object = None,
     passes: Sequence[int] = (),
@@ -149,13 +150,7 @@ def take_census(
 
 class _Census:
     def __init__(
-        self,
-        failed: Sequence[TracebackType],
-        model: Any,
-        optimizer: object,
-        passes: Sequence[int],
-        on_host: bool,
-        in_step: bool,
+        self, failed: _Failed, model: Any, optimizer: object, passes: Sequence[int], on_host: bool, in_step: bool
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._frames = [entry.tb_frame for entry in failed]

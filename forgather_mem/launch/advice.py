@@ -63,7 +63,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     kinds = {_kind(one) for one in (*planned, *too_large)}
     is_late = "unfinished" in answer
     if not kinds and not is_late:
-        return _not_planned(report, "no setting is left that a plan could change")
+        return _not_planned(report, "nothing is offered that can be planned")
     report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
     short = f"{most_s:g} s were not enough"
     what = (f"planned, {short} for all: more may fit" if planned else f"not planned: {short}") if is_late else "planned"
