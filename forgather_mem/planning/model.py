@@ -52,10 +52,12 @@ class AliveThings:
 
 
 def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
-    """What is not known of a model: its kernels keep tensors whose size only they know."""
-    kinds = sorted({type(module).__name__ for module in model.modules() if isinstance(module, nn.RNNBase)})
-    missing = f"Not in the plan is the workspace of {', '.join(kinds)}, a lower bound."
-    return [Note(missing, "at least")] if kinds and on_device else []
+    """What is not known of a model: what its kernels keep, or take within themselves, only they know."""
+    layers = nn.RNNBase if on_device else nn.modules.conv._ConvNd
+    kinds = ", ".join(sorted({type(module).__name__ for module in model.modules() if isinstance(module, layers)}))
+    kept = Note(f"Not in the plan is the workspace of {kinds}, a lower bound.", "at least")
+    taken = Note(f"Not in the plan is what oneDNN takes within {kinds}: copies of its input and result for a moment.")
+    return [kept if on_device else taken] if kinds else []
 
 
 class Emptied:

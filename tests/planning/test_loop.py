@@ -9,6 +9,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
 from forgather_mem.planning.isolation.child import in_a_child
+from forgather_mem.planning.model import notes_on
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -241,3 +242,4 @@ def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> 
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8), on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)
+    assert notes_on(nn.Conv1d(8, 8, 1), False)[0].startswith("Not in the plan is what oneDNN takes within Conv1d: ")
