@@ -215,3 +215,8 @@ def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
     """What `generate` is to return beside the tokens, and keeps until all are there, by its arguments' names."""
     names = [name for name in _RETURNED if keywords.get(name, getattr(config, name, None))]
     return ", ".join(names[1:]) if names[:1] == [*_RETURNED[:1]] else ""
+
+
+def asked_of_model(config: object) -> str:
+    """What every call of a model returns beside its logits, by the names in its configuration."""
+    return ", ".join(name for name in _RETURNED[-2:] if getattr(config, name, None))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import heapq
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -74,6 +75,31 @@ def operations_of(start: Node | None, seen: set[object], most: int = MOST_NODES)
             todo += [below for below, _ in node.next_functions]
     # Before all numbers: the accumulation of gradients, which has none
     return sorted(found, key=lambda node: -1 if (number := number_of(node)) is None else number)
+
+
+def is_running_sum(node: Node | None) -> bool:
+    """Whether this number adds to an earlier sum what was computed since."""
+    while node is not None and _is_number(node):
+        below = [one for one, _ in node.next_functions if one is not None]
+        if len(below) != 1:
+            sides = (below, below[::-1]) if len(below) == 2 and _adds(node) else ()
+            return any(_adds(one) and _is_number(one) and _came_before(one, other) for one, other in sides)
+        (node,) = below
+    return False
+
+
+def _came_before(node: Node, other: Node) -> bool:
+    later = [number for one in operations_of(other, set()) if (number := number_of(one)) is not None]
+    return bool(later) and (number_of(node) or 0) < min(later)
+
+
+def _adds(node: Node) -> bool:
+    return node.name().startswith("Add")
+
+
+def _is_number(node: Node) -> bool:
+    results = getattr(node, "_input_metadata", ())
+    return bool(results) and all(math.prod(one.shape) == 1 for one in results)
 
 
 def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import missing, ours
-from forgather_mem.heap.autograd import number_of, operations_of, saved_by
+from forgather_mem.heap.autograd import is_running_sum, number_of, operations_of, saved_by
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import calls_module
 from forgather_mem.heap.holder_names import names_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
+_Failed = Sequence[TracebackType]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
 
@@ -79,6 +80,7 @@ class Holding:
         num_items: Of a list its length; 0 if it is none. Of a pending gradient the number of uses.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
+        kept_in: Of an untrained graph what holds a part of it that is of earlier steps, as people write it.
         is_unused: Whether only variables hold it that no code that runs reads again.
         is_read: Whether the line that failed reads it.
         grows: Whether a function that was running adds to it.
@@ -92,6 +94,7 @@ class Holding:
     collects: bool = False
     num_items: int = 0
     num_passes: int = 0
+    kept_in: str = ""
     is_unused: bool = False
     is_read: bool = False
     grows: bool = False
@@ -119,11 +122,12 @@ class Holding:
 
 
 def take_census(
-    failed: Sequence[TracebackType],
+    failed: _Failed,
     model: object = None,
     optimizer: object = None,
     passes: Sequence[int] = (),
     on_host: bool = True,
+    in_step: bool = True,
 ) -> list[Holding]:
     """What is held beside parameters, gradients and optimizer state, the largest first; what there was memory for.
 
@@ -132,8 +136,9 @@ def take_census(
         model, optimizer: Those being trained: what is theirs is left out.
         passes: The numbers of autograd's operations at the beginnings of the passes that may still have a graph.
         on_host: Whether the host's memory ran out; else that of the devices counts alone.
+        in_step: Whether a backward pass may follow.
     """
-    census = _Census(failed, model, optimizer, passes, on_host)
+    census = _Census(failed, model, optimizer, passes, on_host, in_step)
     try:
         census.take()
         return sorted(census.found(), key=lambda held: -held.num_bytes)
@@ -145,16 +150,17 @@ def take_census(
 
 class _Census:
     def __init__(
-        self, failed: Sequence[TracebackType], model: Any, optimizer: object, passes: Sequence[int], on_host: bool
+        self, failed: _Failed, model: Any, optimizer: object, passes: Sequence[int], on_host: bool, in_step: bool
     ) -> None:
         self._failed, self._passes, self._model, self._optimizer = failed, passes, model, optimizer
         self._frames = [entry.tb_frame for entry in failed]
-        self._on_host = on_host
+        self._on_host, self._in_step = on_host, in_step
         self._own, self._state = storages_in(model), storages_in(getattr(optimizer, "state", None))
         gradients = [parameter.grad for parameter in model_parameters(model)]
         self._known: set[object] = {*self._own, *self._state, *storages_in(gradients)}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
+        self._keepers = dict[tuple[Kind, str], str]()
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
         self._uses = Counter[int]()  # of parameters, by id, in what the running backward pass goes through
@@ -204,7 +210,8 @@ class _Census:
             if kind == "activations" and self._num_joined > 1:
                 name, passes = self._joins, self._num_joined
             if size:
-                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
+                kept_in = self._keepers.get((kind, name), "")
+                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes, kept_in=kept_in)
         for name, one in self._model.named_parameters() if self._uses and self._model is not None else ():
             if one.grad is None and self._uses[id(one)] > 1:
                 yield Holding(name=f"`{name}`", kind="pending", num_bytes=one.nbytes, num_items=self._uses[id(one)])
@@ -290,7 +297,7 @@ class _Census:
         """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
 
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
-        pass, as the second of two towers, unless that is a loss, which could be gone back through at once.
+        pass, as the second of two towers, unless that is a sum over passes, or has been gone back through.
         """
         seen: set[object] = set()
         ages = {
@@ -301,8 +308,9 @@ class _Census:
         for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
-            of_step = is_running or (owner == position and tensor.numel() > 1)
             operations = list(operations_of(tensor.grad_fn, seen))
+            is_sum, is_over = is_running_sum(tensor.grad_fn), tensor.numel() == 1 and _has_gradients(operations)
+            of_step = is_running or (self._in_step and owner == position and not is_sum and not is_over)
             if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
                 # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
                 every = operations_of(tensor.grad_fn, set())
@@ -311,7 +319,7 @@ class _Census:
                 # Each pass has the same operations
                 uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)
                 self._uses |= Counter(id(leaf) for leaf, _ in steps)
-                if (times := min(uses.values(), default=0)) > self._num_joined:
+                if is_sum and (times := min(uses.values(), default=0)) > self._num_joined:
                     self._joins, self._num_joined = self._name(owner), times
             for operation in operations:
                 self._vain[operation] = self._vain_model(operation, untrained)
@@ -340,6 +348,8 @@ class _Census:
         if new:
             self._parts[key] += sum(new.values())
             self._of_pass[key].add(number)
+            if vain and self._passes and not number:
+                self._keepers.setdefault(key, name)
 
     def _counts(self, key: StorageKey) -> bool:
         return (getattr(key[0], "type", "") == "cpu") == self._on_host
@@ -436,6 +446,11 @@ class _Census:
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:
     """Those of a model; none where there is no model."""
     return list(model.parameters()) if hasattr(model, "parameters") else []
+
+
+def _has_gradients(operations: Sequence[Node]) -> bool:
+    leaves = (getattr(step, "variable", None) for one in operations for step, _ in one.next_functions)
+    return any(getattr(leaf, "grad", None) is not None for leaf in leaves)
 
 
 def _total(sizes: Counter[int]) -> int:

@@ -63,7 +63,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     kinds = {_kind(one) for one in (*planned, *too_large)}
     is_late = "unfinished" in answer
     if not kinds and not is_late:
-        return _not_planned(report, "no setting is left that a plan could change")
+        return _not_planned(report, "nothing is offered that can be planned")
     report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
     short = f"{most_s:g} s were not enough"
     what = (f"planned, {short} for all: more may fit" if planned else f"not planned: {short}") if is_late else "planned"
@@ -73,7 +73,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
     firsts = [one.text.partition(": ")[0].partition(", ")[0] for one in too_large]  # of several values the first
     helps_not += [f"{', '.join(firsts)} (too large)"] * bool(firsts)
-    fit = f"{what}, beside {format_bytes(failed.beside_bytes)} that are not the training's"
+    fit = f"{what}, beside {format_bytes(failed.beside_bytes - failed.grown[1])} that are not the training's"
     no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
     return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 

@@ -94,7 +94,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         settings=_settings(training, loop),
         batch=Batch(rows, failed.length) if rows else None,
         is_planned=True,
-        keeps_graphs=failed.keeps_graphs or (loop is not None and loop.keeps_graphs),
+        keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
     )
     yield
     with suppress(PlanError):
@@ -180,12 +180,18 @@ class _Planner:
             except PlanError:
                 if loop is None or not sizes:
                     raise
-        # What a kill has had was not measured: of such a plan nothing says that it is nearer than is tolerated
-        kept_frac = _LIMITS.kept_free_frac if failed.taken_bytes is not None else _LIMITS.alike_frac
+        # Where what was in use was not measured whole nothing says that a plan is nearer than is tolerated
+        is_measured = failed.taken_bytes is not None and not failed.unseen_bytes
+        kept_frac = _LIMITS.kept_free_frac if is_measured else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
             as_told, self._sizes = (self._sizes, self.own), {}
             self._sizes, self.own = max(as_told, ({}, self._plan({})), key=lambda one: one[1].peak_bytes)
+
+    @property
+    def grows(self) -> bool:
+        """Whether more and more is kept: as much of more, smaller batches, of which few are planned."""
+        return self.own.trace.grown_bytes() > _LIMITS.kept_free_frac * self._failed.limit_bytes
 
     def written(self, change: Change) -> Change:
         """As the user writes it."""

@@ -126,6 +126,16 @@ class Trace(NamedTuple):
             gone += [~event] * (event < 0)
         return sum(self.sizes[one] for one in {*gone}.intersection(self.events[: made[0]] if made else ()))
 
+    def grown_bytes(self) -> int:
+        """How much more is there where the later half of the steps begin than where the first do; not of step 1."""
+        begins, total, is_next = list[int](), 0, False
+        for (_, step, phase, _), events in self.by_stretch():
+            begins += [total] * (is_next and step > 1 and phase == "forward")
+            is_next = phase == "optimizer" or (is_next and phase != "forward")
+            total += sum(self.sizes[event] if event >= 0 else -self.sizes[~event] for event in events)
+        half = len(begins) // 2
+        return min(begins[half:]) - min(begins[:half]) if half else 0
+
     def requests(self) -> Iterator[StorageRequest]:
         """The larger allocations, in order."""
         least = max(self.sizes, default=0) // 1000  # smaller ones are no reason for a failure

@@ -129,6 +129,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
             if not hasattr(trainer.model, "set_attn_implementation"):
                 raise PlanError("this transformers can't change attn_implementation: a newer one can")
             trainer.model.set_attn_implementation(value)
+        elif name.startswith("output_") and name not in known:
+            setattr(trainer.model.config, name, value)
         elif name == DTYPE:
             trainer.model.to(getattr(torch, str(value)))
         elif name not in known:

@@ -355,12 +355,49 @@ def test_the_first_of_two_passes_of_a_step_is_a_part_of_it_and_a_loss_is_not() -
         collected.append(work.model(torch.ones(512, 512)))
         begun.append(number())
         loss = work.model(torch.ones(512, 512)).square().mean()
+        loss.backward(retain_graph=True)
         begun.append(number())
         work.teacher(torch.ones(1, 512))
 
     found = census(collects, work.model, work.optimizer, begun)
     assert {(held.kind, held.num_passes) for held in found.values()} >= {("earlier", 1)}
     assert not [held for held in found.values() if held.kind == "activations"]
+
+
+def test_a_loss_of_two_passes_that_a_third_follows_is_a_part_of_the_step_and_joins_no_sum() -> None:
+    model, optimizer = trained()
+
+    def penalises(begins: list[int]) -> None:
+        scores = []
+        for _ in range(2):
+            begins.append(number())
+            scores.append(model(torch.ones(512, 512)).mean())
+        loss = scores.pop() - scores.pop()
+        begins.append(number())
+        loss = 2 * (model(torch.ones(512, 512)).square().mean() + loss)
+        raise MemoryError
+
+    begins: list[int] = []
+    (held,) = take_census(entries(lambda: penalises(begins)), model, optimizer, begins)[:1]
+    assert (held.kind, held.name) == ("activations", "")
+
+
+def test_of_what_no_backward_pass_follows_the_holder_is_told() -> None:
+    model, optimizer = trained()
+
+    def searches(begins: list[int]) -> None:
+        scores = torch.zeros(512)
+        for _ in range(3):
+            begins.append(number())
+            scores = scores + model(torch.ones(512, 512)).sum(0)
+        begins.append(number())
+        model(torch.ones(512, 512))
+        raise MemoryError
+
+    begins: list[int] = []
+    failed = entries(lambda: searches(begins))
+    (held,) = take_census(failed, model, optimizer, begins, in_step=False)[:1]
+    assert held.part == "graphs of 3 earlier passes in `scores` of searches()"
 
 
 def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
@@ -377,6 +414,21 @@ def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
     begun: list[int] = []
     found = census(unrolls, model, optimizer, begun)
     assert {held.part for held in found.values()} >= {"graphs of earlier steps in `state` of unrolls()", "activations"}
+
+
+def test_who_keeps_an_untrained_graph_of_earlier_steps_is_named() -> None:
+    model, optimizer = trained()
+    teacher = model_of()
+
+    def distils() -> None:
+        kept = teacher(torch.ones(512, 512)).square().mean()
+        begins.append(number())
+        now = teacher(torch.ones(512, 512))
+        raise MemoryError
+
+    begins: list[int] = []
+    (held,) = [one for one in census(distils, model, optimizer, begins).values() if one.kind == "untrained"]
+    assert (held.part.startswith("graph of `teacher`"), held.kept_in) == (True, "`kept` of distils()")
 
 
 def test_gradients_of_another_model_and_the_states_of_several_optimizers_are_told_apart() -> None:

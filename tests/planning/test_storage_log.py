@@ -66,3 +66,17 @@ def test_what_is_kept_can_be_left_out_and_what_it_replaces_is_known() -> None:
     assert trace.replaced_bytes(Kept("`rows`", 1, 16, {2})) == 12
     assert [[*events] for _, events in trace.without({2}).by_stretch()] == [[0, 1], [~0, ~1, 2]]
     assert trace.replaced_bytes(Kept("`one`", 1, 1, {3})) == 0
+
+
+def test_what_is_kept_of_each_step_grows_and_the_gradients_of_a_step_do_not() -> None:
+    def trace(kept: int) -> Trace:
+        events, sizes, stretches = list[int](), list[int](), list[Stretch]()
+        for step in range(6):
+            for phase in ("forward", "backward", "forward", "optimizer"):  # the second with gradients of the first
+                stretches.append(Stretch(len(events), min(2, step + 1), phase))
+                if phase == "backward":
+                    events, sizes = [*events, len(sizes), len(sizes) + 1], [*sizes, 100, kept]
+            events.append(~(len(sizes) - 2))
+        return Trace(events, sizes, stretches)
+
+    assert (trace(0).grown_bytes(), trace(8).grown_bytes()) == (0, 16)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS
+from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS, asked_of_model
 
 if TYPE_CHECKING:
     import torch
@@ -29,6 +29,7 @@ class RunSettings:
         can_checkpoint: Whether the model supports activation checkpointing.
         attention: The model's `attn_implementation`; empty if it has none.
         dtype: Of its first parameter; empty if it is not known.
+        returned: What each call of the model returns beside its logits, by names in its configuration; may be empty.
         allocator_conf: The value of the first of `ALLOCATOR_VARIABLES` that is set.
     """
 
@@ -39,6 +40,7 @@ class RunSettings:
     can_checkpoint: bool = False
     attention: str = ""
     dtype: str = ""
+    returned: str = ""
     allocator_conf: str = ""
 
     def number(self, argument: str, default: int = 1) -> int:
@@ -65,6 +67,7 @@ def settings_of(args: object, model: object = None, trainer: object = None) -> R
         can_checkpoint=bool(getattr(model, "supports_gradient_checkpointing", False)),
         attention=attention if isinstance(attention, str) else "",
         dtype=str(getattr(first, "dtype", "")).removeprefix("torch."),
+        returned=asked_of_model(getattr(model, "config", None)),
         allocator_conf=next(filter(None, map(os.environ.get, ALLOCATOR_VARIABLES)), ""),
     )
 

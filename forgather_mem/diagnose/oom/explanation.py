@@ -15,7 +15,7 @@ from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.remedies import checkpointing_name, may_help
+from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
@@ -134,7 +134,9 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else ''}."
+        asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
+        kept = f", which keeps what is returned for {asked}" if asked else ""
+        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else ''}{kept}."
     return None
 
 
@@ -249,5 +251,6 @@ def _of_census(failure: Failure) -> str | None:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
-            return f"{format_bytes(held.num_bytes)} {is_in} {held.part}."
+            kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""
+            return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."
     return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None

@@ -55,7 +55,8 @@ def look_at_memory(
     for held in failure.census:
         if held.kind == "pending":
             continue
-        parts[f"evaluation ({held.part})" if held.part.endswith(inner) else held.part] += held.num_bytes
+        named = "evaluation" if held.part.endswith("<genexpr>()") else f"evaluation ({held.part})"
+        parts[named if held.part.endswith(inner) else held.part] += held.num_bytes
     if failure.found.where == "device":
         _on_device(failure, parts, between_bytes)
     elif failure.found.kind in SHM_KINDS:

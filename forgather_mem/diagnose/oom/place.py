@@ -22,7 +22,7 @@ from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import line_name
-from forgather_mem.telemetry.events import OPAQUE_PHASES
+from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 
 _OPTIMIZER_FILE = "torch/optim/optimizer.py"
 _LIGHTNING_FILE = "/strategies/strategy.py"
@@ -136,7 +136,7 @@ def failure_at(
         functions=tuple(map(_function, frames)),
         line=_line(failed),
         callback=callback,
-        census=take_census(failed, model, optimizer, passes, found.where == "host"),
+        census=take_census(failed, model, optimizer, passes, found.where == "host", phase in STEP_PHASES),
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
         generated=asked_of_generate(config, {}),

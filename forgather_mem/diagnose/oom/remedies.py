@@ -133,7 +133,8 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
         yield setting(per_device_eval_batch_size=rows)
 
 
-def _keeps_predictions(failure: Failure) -> bool:
+def keeps_predictions(failure: Failure) -> bool:
+    """Whether an evaluation does, until its end."""
     arguments = failure.settings.arguments
     is_reduced = arguments.get("prediction_loss_only") or arguments.get("batch_eval_metrics")
     return bool((failure.settings.has_metrics or "predict" in failure.functions) and not is_reduced)
@@ -141,17 +142,20 @@ def _keeps_predictions(failure: Failure) -> bool:
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
     is_set = failure.settings.arguments.get("eval_accumulation_steps")
-    if failure.found.where == "device" and not is_set and _keeps_predictions(failure):
+    if failure.found.where == "device" and not is_set and keeps_predictions(failure):
         yield setting("predictions go to the host after each batch", eval_accumulation_steps=1)
 
 
 def _fewer_predictions(failure: Failure) -> Iterator[Change]:
     name, first = "preprocess_logits_for_metrics", "logits[0] if isinstance(logits, tuple) else logits"
-    if _keeps_predictions(failure) and not failure.settings.filters_logits:
+    if keeps_predictions(failure) and (asked := failure.settings.returned):
+        text = ", ".join(f"model.config.{one} = False" for one in asked.split(", "))
+        yield doing(text, "the evaluation collects them with the logits", **dict.fromkeys(asked.split(", "), False))
+    if keeps_predictions(failure) and not failure.settings.filters_logits:
         text = f"{name}=lambda logits, labels: ({first}).argmax(-1)"
-        note = "changes only the evaluation: compute_metrics is given token ids, take out its own argmax"
+        note = "changes only the evaluation: compute_metrics is given its result: take out its own argmax"
         yield doing(text, note, **{name: "argmax"})
-    if _keeps_predictions(failure):
+    if keeps_predictions(failure):
         yield setting("changes only the evaluation: it returns the loss, no metrics", prediction_loss_only=True)
 
 
@@ -278,7 +282,9 @@ def _needless(failure: Failure) -> Iterator[Change]:
             yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
         elif held.kind == "earlier":
             note = f"{size} are {held.part}, until they are detached or freed by a backward pass, without retain_graph"
-            text = f"detach() what {held.name} keeps, or backward() after each pass, without retain_graph"
+            text = f"detach() what {held.name} keeps, or backward() without retain_graph"
+            if held.num_passes:
+                text = f"backward() after each pass, without retain_graph; detach() {held.name} if it trains nothing"
             yield doing(text, note, **{DETACHED: held.name})
         elif held.is_unused:
             note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"

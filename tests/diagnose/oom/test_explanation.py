@@ -210,6 +210,10 @@ def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told
     for held, why in (
         (queue, "300.0 MiB are graphs of earlier steps in `queue`."),
         (outputs, "300.0 MiB are in `outputs`."),
+        (
+            replace(queue, kind="untrained", kept_in="`sum`"),
+            "300.0 MiB are the graph of `queue`, kept in `sum` from step to step.",
+        ),
         (summed, "`total` joins what uses each parameter 3 times before one backward pass."),
         (replace(queue, num_bytes=50 * MIB), None),
         (replace(outputs, collects=False), None),

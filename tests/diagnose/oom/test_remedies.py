@@ -38,7 +38,7 @@ def case_of(phase: str, arguments: dict[str, Any] | None = None, length: int | N
 
 def texts(phase: str, arguments: dict[str, Any] | None = None, **facts: Any) -> list[str]:
     """As a report names them."""
-    known = {name: facts.pop(name) for name in ("has_metrics", "is_trainers") if name in facts}
+    known = {name: facts.pop(name) for name in ("has_metrics", "is_trainers", "returned") if name in facts}
     settings = RunSettings(arguments={**ARGUMENTS, **(arguments or {})}, can_checkpoint=True, **known)
     failure = failure_of(**{"where": "host", "phase": phase, "step": 3, "rows": 8, "is_first": True, **facts})
     return [change.text for change in explained(replace(failure, settings=settings))[1]]
@@ -73,6 +73,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("data", {"arguments": {"dataloader_num_workers": 4}}, "dataloader_num_workers=0"),
     ("evaluate", {"arguments": {"per_device_eval_batch_size": 8}}, "per_device_eval_batch_size=2"),
     ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
+    ("evaluate", {"has_metrics": True, "returned": "output_attentions"}, "model.config.output_attentions = False"),
     ("generate", {}, "generate from one prompt at a time"),
     ("save", {}, "save_strategy='no'"),
     ("save", {"is_trainers": False}, "torch.save to a file, of the model, then of the optimizer"),
@@ -85,6 +86,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("forward", {"census": [GRAPH]}, "torch.no_grad() around what `teacher` computes"),
     ("evaluate", {"census": [replace(GRAPH, kind="activations", num_passes=1)]}, "torch.no_grad() around the eval"),
     ("backward", {"census": [replace(GRAPH, kind="earlier")]}, "detach() what `teacher` keeps, or backward()"),
+    ("backward", {"census": [replace(GRAPH, kind="earlier", num_passes=2)]}, "backward() after each pass, without"),
     ("backward", NO_ROOM, "fewer trained parameters"),
     ("evaluate", {"where": "device", "has_metrics": True}, "eval_accumulation_steps=1"),
     ("data", {"line": "train.py:9", "requested_bytes": GIB, "used_bytes": GIB}, "less at once at train.py:9: 1.0 GiB"),
