@@ -20,7 +20,7 @@ from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
-from forgather_mem.loops.turns import Place, here, take_turns
+from forgather_mem.loops.turns import Place, here
 from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.process_end import PROCESS_END, last_error
@@ -71,13 +71,13 @@ class ObservedLoop:
         self._events: LoopEvents | None = None
         self._rounds = OptimizerRounds(())
         self._models = Outermost()
+        self._unhear: Callable[[], object] = int
         self._hooks = ExitStack()
         self.on_close: Callable[[], object] | None = None
         self._thread = 0
         self._beginning = threading.Lock()
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._place: Place = ()  # of a step
         self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
         self._trains_in_training = False  # by the last pass of a step
         self._last_apart = -1  # so many steps were done at the last pass in eval mode with a graph
@@ -157,6 +157,8 @@ class ObservedLoop:
             if events is not None and self._tells(events) and _thread() == self._thread:
                 self._in_optimizer = True
                 self._optimizer_begins(events)
+                if not (events.is_quiet and self._rounds.knows(optimizer)):
+                    self._optimizer_is_at(optimizer, here())
         except self.fence.kept("a loop"):
             return
 
@@ -194,7 +196,7 @@ class ObservedLoop:
 
     def _is_over_with(self, optimizer: torch.optim.Optimizer) -> bool:
         used = self._rounds.optimizers
-        return not self._models.are_shared([optimizer], used) and not (used and take_turns(self._place, here()))
+        return not self._models.are_shared([optimizer], used) and not self._rounds.take_turns_with(here())
 
     # ---- what they tell ----
 
@@ -206,6 +208,16 @@ class ObservedLoop:
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()
+
+    def _optimizer_is_at(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
+        is_other = self._rounds.begins(optimizer, place) and len(self._rounds.optimizers) == 1
+        if is_other and not self._models.are_shared([optimizer], []):  # one of a model that was made since
+            self._hear_models(_found(), [optimizer])
+
+    def _hear_models(self, found: list[object], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        self._unhear()
+        self._models = Outermost(found, optimizers)
+        self._unhear = self._models.listen(self._model_begins, self._model_ends)
 
     def _tells(self, events: LoopEvents) -> bool:
         """Whether no other training of ours tells of this step; asked anew when one has begun since."""
@@ -291,10 +303,10 @@ class ObservedLoop:
         if first is not None and not first.state:  # nothing is resumed: what has a state was of an earlier training
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
-        self._models = Outermost(found, optimizers)
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
-        self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        self._hear_models(found, optimizers)
+        self._hooks.callback(lambda: self._unhear())
         self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")
@@ -313,7 +325,6 @@ class ObservedLoop:
         if not self._in_step:
             self._in_step, self._num_batches = True, 0
             if not events.is_quiet:
-                self._place = here()
                 events.leave("data")
                 events.fire("step_begin")
 
