@@ -150,7 +150,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         at = format_time(killed.step, killed.phase)
         silent_s = killed.silent_s or 0.0
         before = f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
-        text = f"{text} Last sign of life: {at}{before}."
+        text = f"{text} Last sign of life: {'training ended after ' * killed.has_trained}{at}{before}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     if killed.signal not in (None, signals.SIGKILL):  # it crashed, or somebody asked it to end
         return lines
