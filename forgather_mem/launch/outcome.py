@@ -191,11 +191,11 @@ def _finished(
 
 def _seen_by_parent(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
     """Of a process that was killed: what it can't have told of its end."""
-    killed, kills = report.killed, kills_since(sampler.header["kills"])
+    killed, kills = report.killed, kills_since(sampler.kills)
     if killed is None or ended.signal != signal.SIGKILL:
         return report
     if killed.oom_kill_before is None and kills is not None:
-        count = sampler.header["kills"]["count"]
+        count = sampler.kills["count"]
         killed = replace(killed, oom_kill_before=count, oom_kill_after=count + kills)
     killed = replace(killed, process_bytes=max(killed.process_bytes or 0, sampler.last_bytes) or None)
     peak = max(report.host.rss_peak_bytes, ended.peak_bytes)

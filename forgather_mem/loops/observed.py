@@ -71,7 +71,6 @@ class ObservedLoop:
         self._events: LoopEvents | None = None
         self._rounds = OptimizerRounds(())
         self._models = Outermost()
-        self._unhear: Callable[[], object] = int
         self._hooks = ExitStack()
         self.on_close: Callable[[], object] | None = None
         self._thread = 0
@@ -212,12 +211,7 @@ class ObservedLoop:
     def _optimizer_is_at(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
         is_other = self._rounds.begins(optimizer, place) and len(self._rounds.optimizers) == 1
         if is_other and not self._models.are_shared([optimizer], []):  # one of a model that was made since
-            self._hear_models(_found(), [optimizer])
-
-    def _hear_models(self, found: list[object], optimizers: Sequence[torch.optim.Optimizer]) -> None:
-        self._unhear()
-        self._models = Outermost(found, optimizers)
-        self._unhear = self._models.listen(self._model_begins, self._model_ends)
+            self._models.find(_found(), [optimizer])
 
     def _tells(self, events: LoopEvents) -> bool:
         """Whether no other training of ours tells of this step; asked anew when one has begun since."""
@@ -305,8 +299,8 @@ class ObservedLoop:
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
-        self._hear_models(found, optimizers)
-        self._hooks.callback(lambda: self._unhear())
+        self._models.find(found, optimizers)
+        self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
         self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")

@@ -115,4 +115,4 @@ def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was
     assert "710.0 MiB, was reached (oom_kill 0 -> 1). Last sign of life: training ended after step " in told
     assert "Why now" not in told
     assert report["killed"]["in_use"]["after the training"] > 200 * MIB
-    assert 0.9 * 710 * MIB < report["host"]["rss_peak_bytes"]
+    assert report["host"]["rss_peak_bytes"] > 0.9 * 710 * MIB
