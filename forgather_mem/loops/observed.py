@@ -20,7 +20,7 @@ from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
-from forgather_mem.loops.turns import Place, here
+from forgather_mem.loops.turns import here
 from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.process_end import PROCESS_END, last_error
@@ -156,8 +156,11 @@ class ObservedLoop:
             if events is not None and self._tells(events) and _thread() == self._thread:
                 self._in_optimizer = True
                 self._optimizer_begins(events)
-                if not (events.is_quiet and self._rounds.knows(optimizer)):
-                    self._optimizer_is_at(optimizer, here())
+                is_new = optimizer not in self._rounds.places
+                if is_new or not events.is_quiet:
+                    self._rounds.begins(optimizer, here())
+                if is_new and self._rounds.optimizers in ([], [optimizer]):
+                    self._hear_model_of(optimizer)
         except self.fence.kept("a loop"):
             return
 
@@ -208,9 +211,8 @@ class ObservedLoop:
         else:
             events.optimizer_begins()
 
-    def _optimizer_is_at(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
-        is_other = self._rounds.begins(optimizer, place) and len(self._rounds.optimizers) == 1
-        if is_other and not self._models.are_shared([optimizer], []):  # one of a model that was made since
+    def _hear_model_of(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._models.are_shared([optimizer], []):  # it was made since
             self._models.find(_found(), [optimizer])
 
     def _tells(self, events: LoopEvents) -> bool:

@@ -28,6 +28,7 @@ class OptimizerRounds:
 
     Attributes:
         in_round: Whether a round has begun that is not over.
+        places: Where each was called last, as far as that was told.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
@@ -35,7 +36,7 @@ class OptimizerRounds:
         self._missing = marked(self._first)  # in this round
         self._calls = Beside[int]()  # in it
         self._used, self._new = marked(), Beside[int]()
-        self._places = Beside[Place]()
+        self.places = Beside[Place]()
         self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
@@ -54,24 +55,18 @@ class OptimizerRounds:
 
     def take_turns_with(self, place: Place) -> bool:
         """Whether a loop goes through this place, and through one where they step."""
-        return any(take_turns(was, place) for was in map(self._places.get, self._used) if was is not None)
+        return any(take_turns(was, place) for was in map(self.places.get, self._used) if was is not None)
 
-    def knows(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it has stepped."""
-        return optimizer in self._places
-
-    def begins(self, optimizer: torch.optim.Optimizer, place: Place) -> bool:
-        """This one steps there; returns whether it follows another that is not waited for any more."""
-        followed = []
-        if not (self.knows(optimizer) or optimizer in self._first):
-            places = [(one, was) for one in self._used if (was := self._places.get(one)) is not None]
-            followed = [one for one, was in places if was == place or not take_turns(was, place)]
-        self._places[optimizer] = place
-        for one in followed:
-            self._used.discard(one)
-            self._missing.discard(one)
-            self._used[optimizer] = True
-        return bool(followed)
+    def begins(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
+        """This one steps there; those that a new one follows are not waited for any more."""
+        is_new = optimizer not in self.places and optimizer not in self._first
+        self.places[optimizer] = place
+        for one in self._used if is_new else ():
+            was = self.places.get(one)
+            if was is not None and (was == place or not take_turns(was, place)):
+                self._used.discard(one)
+                self._missing.discard(one)
+                self._used[optimizer] = True
 
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""

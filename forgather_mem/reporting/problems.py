@@ -201,6 +201,8 @@ def _at_the_end(report: RunReport, killed: KilledReport) -> str:
     is_full = total >= _LIMITS.full_frac * report.host.limit_bytes or not was_killed_for_memory(killed, report.host)
     at = "At the end" if is_full else "At the last reading"
     sizes = f"{at} {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
+    if report.host.rss_peak_bytes - process >= _LIMITS.others_bytes and not is_full:
+        sizes += f" (highest {report.host.rss_peak_bytes / GIB:,.1f})"
     if workers is not None:
         count = killed.num_workers
         sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
