@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -180,19 +181,11 @@ class ObservedLoop:
         except self.fence.kept("a loop"):
             return
 
-    def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
+    def _in_pass(self, tell: Callable[..., object], *told: object) -> None:
         try:
             events = self._events
             if self._watches and events is not None and _thread() == self._thread:
-                self._forward_begins(events, model, arguments, keywords)
-        except self.fence.kept("a loop"):
-            return
-
-    def _model_ends(self, outputs: object) -> None:
-        try:
-            events = self._events
-            if self._watches and events is not None and _thread() == self._thread:
-                events.forward_ends(outputs)
+                tell(events, *told)
         except self.fence.kept("a loop"):
             return
 
@@ -302,7 +295,8 @@ class ObservedLoop:
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
         self._models.find(found, optimizers)
-        self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        ends = partial(self._in_pass, LoopEvents.forward_ends)
+        self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))
         self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")
