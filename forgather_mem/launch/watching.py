@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.memory_callback import MemoryCallback
-from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords, MethodPatches
 from forgather_mem.load import WATCH, attach, import_template_languages, load_callbacks
 from forgather_mem.loops.state import default_arguments
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.events import EVENTS
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
@@ -49,7 +45,7 @@ class Watching(RuleCallback):
             return
         callbacks = getattr(trainer, "callback_handler", trainer).callbacks
         place, behind = callbacks.index(self) + 1, len(callbacks)
-        _fence(attach(trainer, template, **options).callbacks)
+        attach(trainer, template, **options)
         callbacks[place:] = callbacks[behind:] + callbacks[place:behind]  # the last one is the script's own
 
 
@@ -104,24 +100,7 @@ def template_and_options() -> tuple[str, dict[str, Any]]:
 def callbacks_of_run() -> list[TrainerCallback]:
     """The callbacks of `forgather-mem run` for a training without a Trainer."""
     template, options = template_and_options()
-    callbacks = load_callbacks(template, **options)
-    _fence(callbacks)
-    return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *callbacks]
-
-
-def _fence(callbacks: Sequence[object]) -> None:
-    """What a template's other callbacks raise ends no training, as with ours."""
-    for callback in callbacks:
-        if not isinstance(callback, RuleCallback):
-            fence = FailureGuard()
-            for event in EVENTS:
-                MethodPatches().wrap(
-                    callback, f"on_{event}", partial(_fenced, fence, f"{type(callback).__name__}.on_{event}")
-                )
-
-
-def _fenced(fence: FailureGuard, name: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:
-    return fence.call(name, partial(call, *arguments, **keywords))
+    return [RuleCallback([], [JsonlSink(), BlackBoxSink()]), *load_callbacks(template, **options)]
 
 
 def output_folder() -> str:

@@ -61,19 +61,3 @@ def test_a_trainer_that_is_watched_already_is_left_alone(tmp_path: Path, monkeyp
     trainer = make_trainer(tmp_path, callbacks=[own, Watching()], max_steps=1)
     ours = [type(one) for one in trainer.callback_handler.callbacks if type(one).__module__.startswith("forgather_mem")]
     assert ours == [MemoryCallback, Watching]
-
-
-class Raises(TrainerCallback):
-    def on_step_end(self, *_: object, **objects: object) -> None:
-        raise RuntimeError("no")
-
-
-def test_what_a_callback_of_the_template_raises_ends_no_training(
-    tmp_path: Path, template: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path(template).write_text(f"trainer_callbacks: [ !singleton:{__name__}:Raises {{}} ]\n")
-    monkeypatch.setenv(run_session.TEMPLATE, template)
-    monkeypatch.setenv(run_session.ALLOW, __name__)
-    trainer = make_trainer(tmp_path / "out", callbacks=[Watching()], max_steps=3)
-    trainer.train()
-    assert (type(trainer.callback_handler.callbacks[-1]), trainer.state.global_step) == (Raises, 3)
