@@ -155,6 +155,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.line(f"{cost:6.1f} {name}")
 
 
+@pytest.fixture
+def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[object]:
+    """A `SimulatedDevice`, which torch answers for as long as the test lasts."""
+    from tests.simulated_device import simulated_device
+
+    with simulated_device(monkeypatch) as simulated:
+        yield simulated
+
+
 class _Frozen:
     """What earlier tests and the imports have left is out of the collector's sight, from file to file.
 

@@ -247,41 +247,36 @@ class Breaks(TrainerCallback):
 @pytest.mark.slow
 @pytest.mark.parametrize("question", QUESTIONS)
 def test_whatever_question_the_driver_does_not_answer_in_mid_run_the_training_goes_on(
-    question: str, tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch
+    question: str, tmp_path: Path, expected: str, device: SimulatedDevice
 ) -> None:
     before = of_the_process()
-    with simulated_device(monkeypatch) as device:
-        device.hold(100.0)
-        assert str(loop_training([Breaks(device, question), *all_callbacks(io.StringIO())], tmp_path)) == expected
+    device.hold(100.0)
+    assert str(loop_training([Breaks(device, question), *all_callbacks(io.StringIO())], tmp_path)) == expected
     assert of_the_process() == before
 
 
 def test_a_device_that_is_lost_is_asked_once_more_and_told_in_one_line(
-    tmp_path: Path, expected: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, expected: str, device: SimulatedDevice, caplog: pytest.LogCaptureFixture
 ) -> None:
     watching = load_callbacks("callbacks/watch.yaml")
-    with simulated_device(monkeypatch) as device:
-        device.hold(100.0)
-        callbacks = [Breaks(device, ALL), *watching, *all_callbacks(io.StringIO())]
-        assert str(loop_training(callbacks, tmp_path)) == expected
-        with track_memory("after it", say=lambda text: None) as block:
-            release_memory()
-        assert block.gpu is None
+    device.hold(100.0)
+    callbacks = [Breaks(device, ALL), *watching, *all_callbacks(io.StringIO())]
+    assert str(loop_training(callbacks, tmp_path)) == expected
+    with track_memory("after it", say=lambda text: None) as block:
+        release_memory()
+    assert block.gpu is None
     assert device.failures == 1
     (line,) = [message for message in caplog.messages if "CUDA error" in message]
     assert line == "the device has failed, and is asked nothing more: CUDA error: unspecified launch failure"
     assert line in watching[0].summary.switched_off
 
 
-def test_a_device_that_fails_takes_no_reading_of_the_host_with_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_that_fails_takes_no_reading_of_the_host_with_it(tmp_path: Path, device: SimulatedDevice) -> None:
     capture = Capture()
     works = [DeviceProbe(), HostProbe(), PhaseProbe(host_mark=True, budget_frac=1)]
     ours = MemoryCallback([Rule(Every(steps=1), works, name="all")], [capture])
-    with simulated_device(monkeypatch) as device:
-        device.hold(100.0)
-        loop_training([Breaks(device, "_cuda_memoryStats"), ours], tmp_path)
+    device.hold(100.0)
+    loop_training([Breaks(device, "_cuda_memoryStats"), ours], tmp_path)
     steps = [s for s in capture.samples if s.event == "step_end"]
     assert all("host/rss_bytes" in s.values for s in steps)
     assert ["device/allocated_bytes" in s.values for s in steps] == [True] * 2 + [False] * 4

@@ -63,11 +63,11 @@ class Bigrams(torch.nn.Module):
 
 
 class AtStep(TrainerCallback):
-    """Does something at an event of one step, or raises an error there."""
+    """Does something at an event of one step, or of each, or raises an error there."""
 
-    def __init__(self, step: int, does: Callable[[], object] | BaseException, event: str = "step_end") -> None:
+    def __init__(self, step: int | None, does: Callable[[], object] | BaseException, event: str = "step_end") -> None:
         def at_event(args: Any, state: Any, control: Any, **objects: Any) -> None:
-            if state.global_step == step:
+            if step in (state.global_step, None):
                 if isinstance(does, BaseException):
                     raise does
                 does()

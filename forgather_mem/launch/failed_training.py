@@ -161,6 +161,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
     had = _measured(report, killed)
     if had.get("grown step by step", 0) > sum(had.get(part, 0) for part in (_OF_STEP, *_OF_PHASE.values(), "other")):
         return "memory grows at each step"
+    if killed.has_trained:
+        return "a plan has nothing after the training"
     if killed.phase == "generate":
         return "a plan has no generate"
     has_told = report.steps or killed.phase in PLANNED_PHASES
@@ -202,7 +204,7 @@ def may_help_after(report: RunReport) -> list[Change]:
 
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
     """The same with `why_now`, and with what was `in_use` when the limit was reached."""
-    is_between = report.steps > 0 and killed.phase == "other"
+    is_between = report.steps > 0 and killed.phase == "other" and not killed.has_trained
     between = f"after step {report.steps:,}: in a callback, or in code between steps"
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
@@ -216,6 +218,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
     graphs = [part for part in planned.parts if part.startswith("graph")]
+    if kept and over >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
+        return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
@@ -252,7 +256,8 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
-    known |= {"grown step by step": grown, _OF_STEP: own, _OF_PHASE.get(killed.phase, "other"): left - grown - own}
+    rest = "after the training" if killed.has_trained else _OF_PHASE.get(killed.phase, "other")
+    known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
     return _with_size(known) if report.steps else {}
 
 

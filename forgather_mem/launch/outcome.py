@@ -25,6 +25,7 @@ from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
+from forgather_mem.system.cgroups import kills_since
 from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import RunHeader
@@ -52,7 +53,7 @@ def report_outcome(
     places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
-    reports.append(_finished(last, command, ended, start, word))
+    reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended))
     if not trainings:
         phases = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
         reports = [_seen_from_outside(reports[0], sampler, ended, phases[-1] if phases else "other")]
@@ -186,6 +187,19 @@ def _finished(
         report = killed_report(report, ended.signal)
         return _ended_as(report, "interrupted") if ended.signal in _ASKED else report
     return report if ended.signal is not None else replace(report, run=replace(report.run, exit_code=ended.code))
+
+
+def _seen_by_parent(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
+    """Of a process that was killed: what it can't have told of its end."""
+    killed, kills = report.killed, kills_since(sampler.kills)
+    if killed is None or ended.signal != signal.SIGKILL:
+        return report
+    if killed.oom_kill_before is None and kills is not None:
+        count = sampler.kills["count"]
+        killed = replace(killed, oom_kill_before=count, oom_kill_after=count + kills)
+    killed = replace(killed, process_bytes=max(killed.process_bytes or 0, sampler.last_bytes) or None)
+    peak = max(report.host.rss_peak_bytes, ended.peak_bytes)
+    return replace(report, killed=killed, host=replace(report.host, rss_peak_bytes=peak))
 
 
 def _not_killed(report: RunReport) -> RunReport:

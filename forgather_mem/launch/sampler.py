@@ -25,6 +25,7 @@ class Sampler:
         command: What it runs.
 
     Attributes:
+        kills: The kernel's count of them at the start.
         header: What is known of the process, for the report where nothing else of it is left.
         first_bytes: How large it was at the first look, 0 before that.
         last_bytes: How large it was at the last look.
@@ -35,7 +36,8 @@ class Sampler:
         self._statm, self._page_bytes = f"/proc/{pid}/statm", os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
         self._ring: RingWriter | None = None
-        self.header = {**process_header(pid, command.script, command.arguments), "kills": kill_counter()}
+        self.kills = kill_counter()
+        self.header = {**process_header(pid, command.script, command.arguments), "kills": self.kills}
         if folder is None:
             return
         with missing(OSError):  # no space: then the report has the kernel's numbers

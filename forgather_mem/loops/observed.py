@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
 from forgather_mem.loops.rounds import OptimizerRounds
-from forgather_mem.loops.turns import Place, here, take_turns
+from forgather_mem.loops.turns import here
 from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.call_wrapping import surrounded
 from forgather_mem.system.process_end import PROCESS_END, last_error
@@ -77,7 +78,6 @@ class ObservedLoop:
         self._beginning = threading.Lock()
         self._watches = False  # no other training of ours tells of this step
         self._num_runs = 0  # by then
-        self._place: Place = ()  # of a step
         self._in_step = self._in_optimizer = self._in_evaluation = self._is_told = False
         self._trains_in_training = False  # by the last pass of a step
         self._last_apart = -1  # so many steps were done at the last pass in eval mode with a graph
@@ -157,6 +157,11 @@ class ObservedLoop:
             if events is not None and self._tells(events) and _thread() == self._thread:
                 self._in_optimizer = True
                 self._optimizer_begins(events)
+                is_new = optimizer not in self._rounds.places
+                if is_new or not events.is_quiet:
+                    self._rounds.begins(optimizer, here())
+                if is_new and self._rounds.optimizers in ([], [optimizer]):
+                    self._hear_model_of(optimizer)
         except self.fence.kept("a loop"):
             return
 
@@ -176,25 +181,17 @@ class ObservedLoop:
         except self.fence.kept("a loop"):
             return
 
-    def _model_begins(self, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
+    def _in_pass(self, tell: Callable[..., object], *told: object) -> None:
         try:
             events = self._events
             if self._watches and events is not None and _thread() == self._thread:
-                self._forward_begins(events, model, arguments, keywords)
-        except self.fence.kept("a loop"):
-            return
-
-    def _model_ends(self, outputs: object) -> None:
-        try:
-            events = self._events
-            if self._watches and events is not None and _thread() == self._thread:
-                events.forward_ends(outputs)
+                tell(events, *told)
         except self.fence.kept("a loop"):
             return
 
     def _is_over_with(self, optimizer: torch.optim.Optimizer) -> bool:
         used = self._rounds.optimizers
-        return not self._models.are_shared([optimizer], used) and not (used and take_turns(self._place, here()))
+        return not self._models.are_shared([optimizer], used) and not self._rounds.take_turns_with(here())
 
     # ---- what they tell ----
 
@@ -206,6 +203,10 @@ class ObservedLoop:
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()
+
+    def _hear_model_of(self, optimizer: torch.optim.Optimizer) -> None:
+        if not self._models.are_shared([optimizer], []):  # it was made since
+            self._models.find(_found(), [optimizer])
 
     def _tells(self, events: LoopEvents) -> bool:
         """Whether no other training of ours tells of this step; asked anew when one has begun since."""
@@ -291,10 +292,11 @@ class ObservedLoop:
         if first is not None and not first.state:  # nothing is resumed: what has a state was of an earlier training
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
-        self._models = Outermost(found, optimizers)
         with PREPARATION:
             events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
-        self._hooks.callback(self._models.listen(self._model_begins, self._model_ends))
+        self._models.find(found, optimizers)
+        ends = partial(self._in_pass, LoopEvents.forward_ends)
+        self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))
         self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
         self._events = events
         events.fire("init_end")
@@ -313,7 +315,6 @@ class ObservedLoop:
         if not self._in_step:
             self._in_step, self._num_batches = True, 0
             if not events.is_quiet:
-                self._place = here()
                 events.leave("data")
                 events.fire("step_begin")
 

@@ -34,6 +34,14 @@ class Outermost:
     """
 
     def __init__(self, found: Iterable[object] = (), optimizers: Sequence[torch.optim.Optimizer] = ()) -> None:
+        self._hear: tuple[Begins, Ends] | None = None
+        self._heard: set[int] = set()  # ids of the modules whose calls are heard
+        self._patched: dict[type[Module], _CallPatch] = {}
+        self.find(found, optimizers)
+
+    def find(self, found: Iterable[object], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+        """From now on those of this training are meant."""
+        self._restore_classes()
         self._trained = _trained_by(optimizers)
         modules = [module for module in found if isinstance(module, Module)]
         if not optimizers:  # a loop that changes its parameters itself
@@ -43,11 +51,9 @@ class Outermost:
         roots = [module for module in modules if id(module) not in inner]
         self._roots = [weakref.ref(module) for module in roots if self._holds_trained(module)]
         self._called, self._level = self._roots, 0
-        self._depth, self._is_heard = 0, False
-        self._is_first = True
-        self._hear: tuple[Begins, Ends] | None = None
-        self._heard: set[int] = set()  # ids of the modules whose calls are heard
-        self._patched: dict[type[Module], _CallPatch] = {}
+        self._is_heard, self._is_first = False, True
+        if self._hear is not None:
+            self._patch_classes()
 
     def as_one(self) -> Module | None:
         """The only one, or a module with all of them; None when none is alive."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 import torch
 
+from forgather_mem.loops.turns import Place, take_turns
 from forgather_mem.telemetry.beside import Beside, marked
 
 # Calls without one of the optimizers after which it counts as unused, at least.
@@ -19,13 +20,15 @@ class OptimizerRounds:
     is a round in which each has stepped at least once. One that does not step for `PATIENCE` calls of the others, or
     for four times the longest wait so far, is not waited for any more; the calls then count as the steps they were.
     One that is made while the training runs, as for a probe that is trained in between, counts only from its call
-    number `PATIENCE` on.
+    number `PATIENCE` on; but where another has stepped, or where no loop goes through both places, it follows that one
+    at once, as in a training that makes its optimizer anew for each fold.
 
     Args:
         optimizers: Those that are alive when the training begins; not all of them need to be part of it.
 
     Attributes:
         in_round: Whether a round has begun that is not over.
+        places: Where each was called last, as far as that was told.
     """
 
     def __init__(self, optimizers: Iterable[torch.optim.Optimizer]) -> None:
@@ -33,6 +36,7 @@ class OptimizerRounds:
         self._missing = marked(self._first)  # in this round
         self._calls = Beside[int]()  # in it
         self._used, self._new = marked(), Beside[int]()
+        self.places = Beside[Place]()
         self.in_round = False
         self._num_calls = 0  # in this round
         self._num_before = 0  # before it
@@ -48,6 +52,21 @@ class OptimizerRounds:
         """Whether this one is another than those of the steps so far, of which there are at least so many."""
         num_steps = (self._num_before - self._num_before_own) // max(1, len(self._own))
         return num_steps >= least and following not in self._own
+
+    def take_turns_with(self, place: Place) -> bool:
+        """Whether a loop goes through this place, and through one where they step."""
+        return any(take_turns(was, place) for was in map(self.places.get, self._used) if was is not None)
+
+    def begins(self, optimizer: torch.optim.Optimizer, place: Place) -> None:
+        """This one steps there; those that a new one follows are not waited for any more."""
+        is_new = optimizer not in self.places and optimizer not in self._first
+        self.places[optimizer] = place
+        for one in self._used if is_new else ():
+            was = self.places.get(one)
+            if was is not None and (was == place or not take_turns(was, place)):
+                self._used.discard(one)
+                self._missing.discard(one)
+                self._used[optimizer] = True
 
     def ends_with(self, optimizer: torch.optim.Optimizer) -> int:
         """This one has stepped: the number of training steps that are over with it; 0 inside a round."""

@@ -7,15 +7,16 @@ import sys
 from collections.abc import Sequence
 from types import CodeType
 
-from forgather_mem.source.source_lines import with_callers
+from forgather_mem.source.source_lines import OURS, with_callers
 
 # The calls that run, the outermost first: the code of each, and where in it that is
 Place = Sequence[tuple[CodeType, int]]
 
 
 def here() -> Place:
-    """The place of the caller."""
-    return [(frame.f_code, frame.f_lasti) for frame in with_callers(sys._getframe(1))][::-1]
+    """The place of the caller, without code of ours."""
+    places = [(frame.f_code, frame.f_lasti) for frame in with_callers(sys._getframe(1))]
+    return [place for place in reversed(places) if not place[0].co_filename.startswith(OURS)]
 
 
 def take_turns(before: Place, now: Place) -> bool:

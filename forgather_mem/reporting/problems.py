@@ -150,7 +150,7 @@ def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[st
         at = format_time(killed.step, killed.phase)
         silent_s = killed.silent_s or 0.0
         before = f", {format_duration(silent_s)} before the end" if silent_s >= _LIMITS.silence_s else ""
-        text = f"{text} Last sign of life: {at}{before}."
+        text = f"{text} Last sign of life: {'training ended after ' * killed.has_trained}{at}{before}."
     lines = textwrap.wrap(text, width, subsequent_indent="  ")
     if killed.signal not in (None, signals.SIGKILL):  # it crashed, or somebody asked it to end
         return lines
@@ -201,6 +201,8 @@ def _at_the_end(report: RunReport, killed: KilledReport) -> str:
     is_full = total >= _LIMITS.full_frac * report.host.limit_bytes or not was_killed_for_memory(killed, report.host)
     at = "At the end" if is_full else "At the last reading"
     sizes = f"{at} {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
+    if report.host.rss_peak_bytes - process >= _LIMITS.others_bytes and not is_full:
+        sizes += f" (highest {report.host.rss_peak_bytes / GIB:,.1f})"
     if workers is not None:
         count = killed.num_workers
         sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"

@@ -141,7 +141,8 @@ def killed_report(report: RunReport, signal: int) -> RunReport:
         report: As returned by `run_report`.
         signal: The signal's number.
     """
-    killed = report.killed or KilledReport(step=report.steps, phase="other")
+    ended = report.run.end is not None and report.steps > 0
+    killed = report.killed or KilledReport(step=report.steps, phase="other", has_trained=ended)
     run = replace(report.run, end="killed", exit_code=128 + signal)
     return replace(report, run=run, killed=replace(killed, signal=signal))
 

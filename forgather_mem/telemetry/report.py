@@ -271,6 +271,7 @@ class KilledReport(ReportPart):
     since_step: int | None = None
     # From its last sign of life to its end, which only its parent knows
     silent_s: Amount | None = field(default=None, metadata=RARE)
+    has_trained: bool = field(default=False, metadata=RARE)  # its training had ended before
     why_now: str | None = field(default=None, metadata=RARE)
     in_use: Mapping[str, int] = field(default_factory=dict, metadata=RARE)  # when the limit was reached, by category
     fit: str | None = field(default=None, metadata=RARE)  # why nothing was planned

@@ -270,16 +270,13 @@ def test_the_attributes_of_a_watched_trainer_make_another_trainer(tmp_path: Path
 
 
 def test_an_error_of_a_callback_that_is_told_of_the_beginning_after_us_ends_the_run(tmp_path: Path) -> None:
-    class Raises(TrainerCallback):
-        def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            raise RuntimeError("the users own error")
-
-    ours, last = MemoryCallback(), Raises()
+    ours, last = MemoryCallback(), AtStep(0, RuntimeError("the users own error"), "train_begin")
+    before = dict(vars(last))
     trainer = make_trainer(tmp_path, [ours, last])
     with pytest.raises(RuntimeError, match="users own") as error:
         trainer.train()
     assert ours.summary is not None
     assert ours.summary.facts.end == "exception"
     assert set(ours_on(trainer)) <= set(STAYS)
-    assert vars(last) == {}
+    assert vars(last) == before
     assert not any(entry.frame.f_globals["__name__"].startswith("forgather_mem") for entry in error.traceback)

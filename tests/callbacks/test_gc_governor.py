@@ -174,19 +174,18 @@ def test_somebodys_own_freeze_is_respected(tmp_path: Path, caplog: pytest.LogCap
 
 @pytest.mark.slow
 def test_a_freeze_in_the_middle_leaves_frozen_what_was_alive_then(tmp_path: Path) -> None:
-    class Freezes(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 3:
-                self.mine = Cycle()
-                gc.freeze()
-                self.new = Cycle()
+    made: list[Cycle] = []
 
-    freezes = Freezes()
+    def freezes() -> None:
+        made.append(Cycle())
+        gc.freeze()
+        made.append(Cycle())
+
     try:
-        make_trainer(tmp_path, [ScheduledGarbageCollector(every_steps=2), freezes], max_steps=8).train()
+        ours = ScheduledGarbageCollector(every_steps=2)
+        make_trainer(tmp_path, [ours, AtStep(3, freezes)], max_steps=8).train()
         seen = gc.get_objects()
-        assert not any(one is freezes.mine for one in seen)
-        assert any(one is freezes.new for one in seen)
+        assert [any(one is cycle for one in seen) for cycle in made] == [False, True]
     finally:
         gc.unfreeze()
 
@@ -321,9 +320,11 @@ def test_an_evaluation_between_two_collections_does_not_make_steps_look_long() -
     assert training.schedule.gap_steps == 400
 
 
-@pytest.mark.parametrize(("step_s", "steps"), [(0.1, 1000), (1.8, 500), (3600.0, 1)])
-def test_our_own_boundary_comes_after_1000_steps_or_15_minutes(step_s: float, steps: int) -> None:
-    training = Training(step_s=step_s)
+@pytest.mark.parametrize(
+    ("step_s", "boundary_s", "steps"), [(0.1, 900, 1000), (1.8, 900, 500), (3600.0, 900, 1), (1.8, float("inf"), 1000)]
+)
+def test_our_own_boundary_comes_after_1000_steps_or_15_minutes(step_s: float, boundary_s: float, steps: int) -> None:
+    training = Training(step_s=step_s, boundary_s=boundary_s)
     for _ in range(3):
         training.collect(0.0002)
     assert training.schedule.own_boundary_steps == steps
@@ -343,10 +344,3 @@ def test_after_some_freezes_between_boundaries_the_next_boundary_comes_at_once_a
 
 def test_a_schedule_is_one_line_of_text() -> None:
     assert Schedule.read(FIRST.write()) == FIRST
-
-
-def test_boundaries_by_steps_only() -> None:
-    training = Training(step_s=0.1, boundary_s=float("inf"))
-    training.collect(0.0002)
-    training.collect(0.0002)
-    assert training.schedule.own_boundary_steps == 1000

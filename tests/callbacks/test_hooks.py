@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -18,21 +18,7 @@ from forgather_mem.callbacks.hooks import (
     RemovableHandle,
 )
 from tests.reclaim.things import Thing, a_cycle
-from tests.simulated_device import SimulatedDevice, simulated_device
-
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    """An accelerator whose cache can be emptied: `reserved` falls to `allocated`."""
-    with simulated_device(monkeypatch) as simulated:
-        simulated.hold(100)
-
-        def empty_cache() -> None:
-            simulated.reserved = simulated.allocated
-
-        monkeypatch.setattr(torch.cuda, "empty_cache", empty_cache)
-        yield simulated
-
+from tests.simulated_device import SimulatedDevice
 
 # ---- clearing ----
 

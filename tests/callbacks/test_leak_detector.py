@@ -17,19 +17,20 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import LeakDetector, ScheduledGarbageCollector
 from tests.reporting.report_fixtures import built
-from tests.training import Bigrams, Tokens, make_trainer
+from tests.training import AtStep, Bigrams, Tokens, make_trainer
 
 LEAK_BYTES = 200_000
 
 
 class Keeps(TrainerCallback):
-    """Keeps a tensor a step."""
+    """Keeps a tensor a step, all of whose bytes are touched so that they count."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_bytes: int = LEAK_BYTES) -> None:
+        self.num_bytes = num_bytes
         self.kept: list[torch.Tensor] = []
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self.kept.append(torch.zeros(LEAK_BYTES // 4))
+        self.kept.append(torch.ones(self.num_bytes // 4))
 
 
 def leak_of(folder: Path, callbacks: list[Any], data: Tokens | None = None, **arguments: Any) -> dict[str, Any]:
@@ -55,7 +56,7 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
     assert leak["bytes_per_step_low"] <= leak["bytes_per_step"] <= leak["bytes_per_step_high"]
     top = leak["suspects"][0]
     assert top["held_by"] == "Keeps.kept"
-    assert top["source_line"] == "self.kept.append(torch.zeros(LEAK_BYTES // 4))"
+    assert top["source_line"] == "self.kept.append(torch.ones(self.num_bytes // 4))"
     assert top["allocated_at"].startswith("tests/callbacks/test_leak_detector.py:")
     assert top["each"] == "Tensor [50000] float32 on cpu"
     assert top["count_per_step"] == pytest.approx(1, rel=0.2)
@@ -87,14 +88,11 @@ def test_a_training_without_a_leak_is_left_in_peace(tmp_path: Path, capfd: pytes
     assert not tracemalloc.is_tracing()
 
 
-class Shares(TrainerCallback):
+class Shares(Keeps):
     """Keeps a batch as a data worker hands it over, in shared memory."""
 
-    def __init__(self) -> None:
-        self.batches: list[torch.Tensor] = []
-
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self.batches.append(torch.ones(LEAK_BYTES // 4).share_memory_())
+        self.kept.append(torch.ones(LEAK_BYTES // 4).share_memory_())
 
 
 @pytest.mark.soak
@@ -103,7 +101,7 @@ def test_batches_kept_in_shared_memory_are_a_leak_of_their_own(tmp_path: Path) -
     leak = leak_of(tmp_path, [Shares()])
     assert (leak["verdict"], leak["where"]) == ("leak", "shared")
     assert leak["bytes_per_step"] == pytest.approx(LEAK_BYTES, rel=0.25)
-    assert leak["suspects"][0]["held_by"] == "Shares.batches"
+    assert leak["suspects"][0]["held_by"] == "Shares.kept"
 
 
 class ReadsOn(TrainerCallback):
@@ -176,24 +174,13 @@ def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd:
     assert f"taken back: {back}." in said
 
 
-class Empties(TrainerCallback):
-    """Empties what another keeps, once."""
-
-    def __init__(self, keeps: Keeps) -> None:
-        self.keeps = keeps
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if state.global_step == 180:
-            self.keeps.kept.clear()
-
-
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_an_alarm_is_taken_back_while_the_training_runs_and_not_raised_by_the_next_tooth(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     keeps = Keeps()
-    leak = leak_of(tmp_path, [keeps, Empties(keeps)], max_steps=330)
+    leak = leak_of(tmp_path, [keeps, AtStep(180, keeps.kept.clear)], max_steps=330)
     said = " ".join(capfd.readouterr().err.split())
     assert said.count("host memory grows") == 2, "printed once, and named as it is taken back"
     step = int(said.split(": taken back: ")[0].split()[-1])

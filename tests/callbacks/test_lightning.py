@@ -83,15 +83,17 @@ class Logs(TrainerCallback):
         self.evaluations.append(metrics)
 
 
-def fit(folder: Path, callbacks: Any, *, validate: bool = False, line: Line | None = None, **options: Any) -> Line:
+def fit(
+    folder: Path, callbacks: Any, /, validate: bool = False, line: Line | None = None, rows: Any = None, **options: Any
+) -> Line:
     torch.manual_seed(0)
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    rows = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
+    rows = rows or torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.randn(16, 4)), batch_size=4)
     settings = {"max_epochs": 1, "accelerator": "cpu", "logger": False, "enable_checkpointing": False}
+    settings["callbacks"] = [LightningCallbacks(callbacks)] if callbacks else []
     trainer = lightning.Trainer(
-        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False,
-        callbacks=[LightningCallbacks(callbacks)] if callbacks else [], **{**settings, **options},
-    )  # fmt: skip
+        default_root_dir=folder, enable_progress_bar=False, enable_model_summary=False, **{**settings, **options}
+    )
     line = line or Line()
     trainer.fit(line, rows, rows if validate else None)
     return line
@@ -204,13 +206,9 @@ class Greedy(Line):
 @pytest.mark.slow
 def test_a_step_that_never_calls_the_whole_module_has_its_batch_and_its_phase(tmp_path: Path) -> None:
     reporter = OOMReporter(strict=True)
-    trainer = lightning.Trainer(
-        default_root_dir=tmp_path, max_epochs=1, accelerator="cpu", logger=False, enable_checkpointing=False,
-        enable_progress_bar=False, enable_model_summary=False, callbacks=[LightningCallbacks([reporter])],
-    )  # fmt: skip
     rows = [torch.randn(2, 4), torch.randn(4, 4), torch.randn(32, 4)]
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
-        trainer.fit(Greedy(), torch.utils.data.DataLoader(rows, batch_size=None))
+        fit(tmp_path, [reporter], line=Greedy(), rows=torch.utils.data.DataLoader(rows, batch_size=None))
     assert reporter.summary is not None
     oom = reporter.summary.oom
     assert oom is not None

@@ -1,6 +1,5 @@
 """The phases of a checkpoint and of the sanity check in Lightning."""
 
-import logging
 import warnings
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ with warnings.catch_warnings():
     from lightning.pytorch.callbacks import ModelCheckpoint
 
     from forgather_mem.callbacks.lightning import LightningCallbacks
-    from tests.callbacks.test_lightning import AS_LIGHTNING_WARNS, Line
+    from tests.callbacks.test_lightning import AS_LIGHTNING_WARNS, Line, fit
 
 pytestmark = AS_LIGHTNING_WARNS
 
@@ -36,22 +35,11 @@ class Layer(Line):
         torch.ones(self.validation_bytes, dtype=torch.uint8)
 
 
-def fit(folder: Path, callbacks: list[Any], module: Layer | None = None, **options: Any) -> None:
-    logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
-    trainer = lightning.Trainer(
-        **{"max_epochs": 2, **options}, accelerator="cpu", logger=False, enable_progress_bar=False,
-        enable_model_summary=False, default_root_dir=folder, callbacks=callbacks,
-    )  # fmt: skip
-    rows = torch.utils.data.DataLoader(torch.ones(40, 4), batch_size=4)  # type: ignore[arg-type]
-    trainer.fit(module or Layer(), rows, rows)
-
-
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_the_sanity_check_is_an_evaluation(tmp_path: Path) -> None:
     capture = Capture()
-    watching = LightningCallbacks([MemoryCallback(), MemoryCallback([], [capture])])
-    fit(tmp_path, [watching], Layer(200 << 20))
+    fit(tmp_path, [MemoryCallback(), MemoryCallback([], [capture])], validate=True, line=Layer(200 << 20), max_epochs=2)
     named = {name for sample in capture.samples for name in sample.values if name.startswith("phase/host/")}
     assert {"phase/host/evaluate_peak_bytes", "phase/host/startup_peak_bytes"} <= named
 
@@ -67,6 +55,7 @@ def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
     phases = Phases()
 
     watching = LightningCallbacks([MemoryCallback([Rule(when=Every(steps=1), do=[phases])], [])])
-    fit(tmp_path, [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching])
+    callbacks = [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching]
+    fit(tmp_path, [], validate=True, line=Layer(), max_epochs=2, enable_checkpointing=True, callbacks=callbacks)
     at = phases.seen.index("save")
     assert phases.seen[at - 2 : at + 3] == ["optimizer", "/optimizer", "save", "/save", "data"]

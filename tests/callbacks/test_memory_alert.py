@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from transformers import TrainerCallback
 
 from forgather_mem import Every, Rule, load_callbacks
@@ -23,20 +22,10 @@ from forgather_mem.probes import probe_of
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Moment, Sample
+from tests.callbacks.test_leak_detector import Keeps
 from tests.memory import load_blas
 from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
 from tests.training import fingerprint, make_trainer
-
-
-class Grows(TrainerCallback):
-    """Keeps `num_bytes` more at each step, touched so that they count."""
-
-    def __init__(self, num_bytes: int) -> None:
-        self.num_bytes = num_bytes
-        self.kept: list[torch.Tensor] = []
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        self.kept.append(torch.ones(self.num_bytes // 4))
 
 
 @pytest.mark.slow
@@ -47,7 +36,7 @@ def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_th
     alerts: list[Alert] = []
     trainer = make_trainer(
         tmp_path,
-        [Grows(8 << 20), MemoryAlert({}, {}, 60, call=alerts.append, save=True, stop=True, strict=True)],
+        [Keeps(8 << 20), MemoryAlert({}, {}, 60, call=alerts.append, save=True, stop=True, strict=True)],
         max_steps=200,
         rows=64,
         logging_steps=500,
@@ -105,7 +94,7 @@ def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_cros
 def test_each_usual_limit_is_told_if_it_is_crossed_after_the_first_reading(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    class Rises(Grows):
+    class Rises(Keeps):
         def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
             if state.global_step == 3:
                 super().on_step_end(args, state, control)

@@ -18,7 +18,7 @@ from forgather_mem.trackers import EpochMemoryMonitor
 from forgather_mem.units import MIB
 from tests.memory import spike, status_bytes
 from tests.reporting.report_fixtures import built
-from tests.simulated_device import SimulatedDevice, simulated_device
+from tests.simulated_device import SimulatedDevice
 from tests.training import OLD_TORCH, make_trainer
 
 
@@ -61,25 +61,24 @@ def phase_values(capture: Capture) -> dict[tuple[str, int], dict[str, float]]:
 
 
 def test_watching_a_device_resets_no_peak_and_tells_where_the_running_maximum_rose(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, device: SimulatedDevice
 ) -> None:
     capture = Capture()
     callback = MemoryCallback(sinks=[capture], strict=True)
     for work in (work for rule in callback.rules for work in rule.do if isinstance(work, PhaseProbe)):
         work.budget_frac = 1.0  # steps of no length at all
-    with simulated_device(monkeypatch) as device:
-        device.hold(100)
-        training = Training(callback, device, tmp_path)
-        training.step(forward=50, backward=20)
-        training.step(forward=40, backward=60)
-        training.phase("evaluate", 10)
-        training.fire("evaluate")
-        training.phase("save", 80)
-        training.fire("save")
-        training.step(forward=90)
-        training.phase("save", 100)
-        training.fire("train_end")
-        assert device.peak == 200, "nobody has reset it"
+    device.hold(100)
+    training = Training(callback, device, tmp_path)
+    training.step(forward=50, backward=20)
+    training.step(forward=40, backward=60)
+    training.phase("evaluate", 10)
+    training.fire("evaluate")
+    training.phase("save", 80)
+    training.fire("save")
+    training.step(forward=90)
+    training.phase("save", 100)
+    training.fire("train_end")
+    assert device.peak == 200, "nobody has reset it"
     assert phase_values(capture) == {
         ("step_end", 1): {"forward": 150},
         ("step_end", 2): {"backward": 160},

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import Trainer, TrainerCallback
+from transformers import Trainer
 
 from forgather_mem import TrainingLoop, attach
 from forgather_mem.callbacks import OOMReporter
@@ -65,27 +65,17 @@ class Greedy(Trainer):
         return optimizer
 
 
-class Between(TrainerCallback):
-    """Generates between the steps, or begins with something that does not fit."""
-
-    def __init__(self, phase: str) -> None:
-        self.phase = phase
-
-    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **objects: Any) -> None:
-        if self.phase == "generate" and state.global_step == 2:
-            model.lm_head.forward = too_much
-            model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
-
-    def on_train_begin(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        if self.phase == "startup":
-            too_much()
-
-
 def failed(folder: Path, phase: str, **arguments: Any) -> dict[str, Any]:
     """The report of a training that runs out of memory in this phase."""
+
+    def generates() -> None:
+        trainer.model.lm_head.forward = too_much
+        trainer.model.generate(torch.ones(1, 4, dtype=torch.long), max_new_tokens=2, pad_token_id=0)
+
     reporter = OOMReporter(strict=True)
+    between = {"generate": [AtStep(2, generates)], "startup": [AtStep(0, too_much, "train_begin")]}.get(phase, [])
     settings = {"save_strategy": "steps", "save_steps": 3, "eval_strategy": "steps", "eval_steps": 3, "max_steps": 6}
-    trainer = make_trainer(folder, [reporter, Between(phase)], trainer_class=Greedy, **{**settings, **arguments})
+    trainer = make_trainer(folder, [reporter, *between], trainer_class=Greedy, **{**settings, **arguments})
     trainer.phase = phase
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()

@@ -12,7 +12,7 @@ from forgather_mem.callbacks import PeakMemory
 from forgather_mem.units import GIB, MIB
 from tests.events import scalars
 from tests.memory import spike, status_bytes
-from tests.training import make_trainer
+from tests.training import AtStep, make_trainer
 
 KEY = "mem_peak_gib"
 
@@ -127,12 +127,8 @@ def test_a_subclass_with_a_log_of_its_own_keeps_its_metrics_and_gets_the_key(tmp
 
 def test_the_dict_that_somebody_logs_stays_as_it_is(tmp_path: Path) -> None:
     logged = {"mine": 1.0}
-
-    class LogsMine(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            trainer.log(logged)
-
-    trainer = make_trainer(tmp_path, [PeakMemory(strict=True), LogsMine()], max_steps=2)
+    logs = AtStep(None, lambda: trainer.log(logged))
+    trainer = make_trainer(tmp_path, [PeakMemory(strict=True), logs], max_steps=2)
     trainer.train()
     assert logged == {"mine": 1.0}
     assert [KEY in entry for entry in trainer.state.log_history if "mine" in entry] == [True, True]

@@ -25,20 +25,20 @@ from forgather_mem.telemetry.triggers import Every
 from tests.launch.commands import report_in
 from tests.memory import open_descriptors
 from tests.programs import no_collections
-from tests.training import STAYS, make_trainer
+from tests.training import STAYS, AtStep, make_trainer
 from tests.ways_to_train import by_loop, by_trainer
 
 
-def ctrl_c(*_: object) -> None:
-    signal.raise_signal(signal.SIGINT)
-
-
 class Presses:
-    """A work and a sink: presses Ctrl-C when it is told of `moment`, so many times; "step" is the second step."""
+    """A work and a sink: presses Ctrl-C when it is told of `moment`, so many times; "step" is the second step.
+
+    Or another signal comes.
+    """
 
     key = None
 
-    def __init__(self, *moments: str, times: int = 1) -> None:
+    def __init__(self, *moments: str, times: int = 1, number: int = signal.SIGINT) -> None:
+        self.number = number
         self.left = dict.fromkeys(moments, times)
         self.seen: list[str] = []
 
@@ -59,7 +59,7 @@ class Presses:
         self.seen.append(moment)
         if self.left.get(moment):
             self.left[moment] -= 1
-            ctrl_c()
+            signal.raise_signal(self.number)
 
 
 def open_files(folder: Path) -> set[str]:
@@ -140,7 +140,7 @@ def test_a_ctrl_c_in_the_verdict_leaves_the_end_and_the_report(
     def replace_later(draft: Any, path: Any, **folders: Any) -> None:
         if Path(path).name == "report.json" and left:
             left.pop()
-            ctrl_c()
+            signal.raise_signal(signal.SIGINT)
         replace(draft, path, **folders)
 
     monkeypatch.setattr(os, "replace", replace_later)
@@ -192,13 +192,7 @@ def test_a_signal_that_exits_counts_as_a_ctrl_c(tmp_path: Path) -> None:
     def leave(number: int, frame: object) -> None:
         sys.exit(3)
 
-    class Leaves(Presses):
-        def end(self, run: Any) -> None:
-            self.seen.append("end")
-            if self.seen.count("end") == 1:
-                signal.raise_signal(signal.SIGTERM)
-
-    work = Leaves()
+    work = Presses("end", number=signal.SIGTERM)
     trainer = make_trainer(tmp_path, [MemoryCallback([Rule(Every(steps=1), [work])], [JsonlSink()])], max_steps=2)
     earlier = signal.signal(signal.SIGTERM, leave)
     try:
@@ -211,11 +205,8 @@ def test_a_signal_that_exits_counts_as_a_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_an_error_of_a_callback_at_the_end_of_a_plain_loop_ends_the_run(tmp_path: Path) -> None:
-    class Fails(TrainerCallback):
-        def on_train_end(self, *arguments: Any, **keywords: Any) -> None:
-            raise ValueError("of the user")
-
-    loop, train = by_loop(tmp_path, [Fails(), MemoryCallback([Rule(Every(steps=1), [Presses()])], [JsonlSink()])])
+    fails = AtStep(None, ValueError("of the user"), "train_end")
+    loop, train = by_loop(tmp_path, [fails, MemoryCallback([Rule(Every(steps=1), [Presses()])], [JsonlSink()])])
     with pytest.raises(ValueError, match="of the user"):
         train()
     assert run_of(loop.state).summary.facts.end == "exception"

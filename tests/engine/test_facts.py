@@ -21,6 +21,7 @@ from forgather_mem.engine.facts import current_device, finish_facts, header_of, 
 from forgather_mem.engine.summary import RunFacts
 from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry.report_part import RunHeader
+from forgather_mem.testing.small_run import in_child
 from forgather_mem.units import GIB, MIB
 from tests.memory import status_bytes
 from tests.simulated_device import TOTAL_MIB, simulated_device
@@ -79,25 +80,22 @@ def test_a_worker_is_called_by_its_rank_and_any_other_process_by_its_name() -> N
 OF_THE_BEGINNING = {"started_s", "process_started_s", "limit_bytes", "limit_kind", "kills"}
 
 
-def test_a_fact_of_a_header_does_not_change_later(tmp_path: Path) -> None:
-    if not (child := os.fork()):
-        try:
-            limits = {resource.RLIMIT_AS: 2**40, resource.RLIMIT_NOFILE: 512, resource.RLIMIT_STACK: 2**20}
-            headers: list[dict[str, object]] = []
-            for _ in range(2):
-                headers.append({**process_header(os.getpid(), "train.py", []), **header_of(None).plain()})
-                os.nice(3), os.chdir("/"), os.umask(0o77), os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
-                for name in ("oom_score_adj", "comm"):
-                    Path(f"/proc/self/{name}").write_text("500")
-                for limit, most in limits.items():
-                    resource.setrlimit(limit, (most, resource.getrlimit(limit)[1]))
-            changed = {name for name in headers[0] | headers[1] if headers[0].get(name) != headers[1].get(name)}
-            (tmp_path / "changed").write_text(" ".join(changed - OF_THE_BEGINNING))
-        finally:
-            os._exit(0)
-    os.waitpid(child, 0)
-    known = (tmp_path / "changed").read_text()
-    assert not known, f"{known}: what can change is a metric, whose last reading a killed run has, too"
+def test_a_fact_of_a_header_does_not_change_later() -> None:
+    def child() -> str:
+        limits = {resource.RLIMIT_AS: 2**40, resource.RLIMIT_NOFILE: 512, resource.RLIMIT_STACK: 2**20}
+        headers: list[dict[str, object]] = []
+        for _ in range(2):
+            headers.append({**process_header(os.getpid(), "train.py", []), **header_of(None).plain()})
+            os.nice(3), os.chdir("/"), os.umask(0o77), os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+            for name in ("oom_score_adj", "comm"):
+                Path(f"/proc/self/{name}").write_text("500")
+            for limit, most in limits.items():
+                resource.setrlimit(limit, (most, resource.getrlimit(limit)[1]))
+        changed = {name for name in headers[0] | headers[1] if headers[0].get(name) != headers[1].get(name)}
+        return " ".join(changed - OF_THE_BEGINNING)
+
+    known = in_child(child)
+    assert known == "", f"{known}: what can change is a metric, whose last reading a killed run has, too"
 
 
 @pytest.mark.parametrize(

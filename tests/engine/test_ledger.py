@@ -23,7 +23,7 @@ from tests.fragments import Fragments, needs_glibc
 from tests.memory import touched
 from tests.reclaim.things import Cycle
 from tests.reporting.report_fixtures import built, text_of
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 from tests.training import make_trainer
 
 
@@ -65,15 +65,14 @@ def test_a_peak_between_steps_counts_as_taken_again_but_not_what_comes_after_thr
     assert only_row(ledger).retaken_bytes == pytest.approx(30 * MIB, abs=MIB)
 
 
-def test_a_devices_memory_is_counted_by_what_its_allocator_has_reserved(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        ledger = Ledger()
-        device.spike(512)
-        device.hold(100)
-        ledger.book("clear", clear_cache(), step=1)
-        device.hold(250)
-        ledger.follow("step_end", 2, 0.0)
-        row = only_row(ledger)
+def test_a_devices_memory_is_counted_by_what_its_allocator_has_reserved(device: SimulatedDevice) -> None:
+    ledger = Ledger()
+    device.spike(512)
+    device.hold(100)
+    ledger.book("clear", clear_cache(), step=1)
+    device.hold(250)
+    ledger.follow("step_end", 2, 0.0)
+    row = only_row(ledger)
     assert row.freed_bytes == 412 * MIB
     assert row.retaken_bytes == 150 * MIB
 

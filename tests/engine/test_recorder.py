@@ -8,6 +8,7 @@ from forgather_mem.engine.recorder import WorkSet
 from forgather_mem.engine.run import Run, RunFacts
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Moment, Sample
+from tests.engine.test_sink_set import Notes
 
 RUN: Any = Run(RunFacts())
 RUN.device = 3
@@ -15,20 +16,11 @@ SAMPLE = Sample("step_end", 1, None, 0.0, {})
 MOMENT = Moment("step_end", 1, None, None, None, None, {}, RUN)
 
 
-class Work:
+class Work(Notes):
     """Notes what is called."""
-
-    def __init__(self) -> None:
-        self.called: list[str] = []
 
     def __call__(self, moment: Any, sample: Any) -> Mapping[str, float]:
         return {}
-
-    def begin(self, run: Any) -> None:
-        self.called.append("begin")
-
-    def end(self, run: Any) -> None:
-        self.called.append("end")
 
 
 def nothing(moment: Any, sample: Any) -> Mapping[str, float]:

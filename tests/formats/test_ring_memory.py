@@ -12,6 +12,7 @@ from forgather_mem.formats.ring import RingState, read_ring
 from forgather_mem.formats.ring_memory import PLACE, StateMemory, own_state
 from forgather_mem.formats.ring_writer import STATE_EVERY_S, RingWriter
 from forgather_mem.telemetry.events import PHASE_NUMBER
+from forgather_mem.testing.small_run import in_child
 
 # In a process below another one, as a rank below its launcher: 30 steps at once, then a part of the next one
 _RANK = """
@@ -81,12 +82,7 @@ def test_of_two_trainings_in_a_process_the_second_writes_each_state(tmp_path: Pa
 def test_a_forked_child_stores_nothing(tmp_path: Path, memory: StateMemory) -> None:
     ring = RingWriter(tmp_path / "ring.rank0", {}, own_state)
     ring.step_ended(1)
-    child = os.fork()
-    if not child:
-        ring.step_ended(2)
-        ring.close()
-        os._exit(0)
-    os.waitpid(child, 0)
+    assert in_child(lambda: ring.step_ended(2) or ring.close()) is None
     memory.settle([str(tmp_path)])
     assert state_of(tmp_path).step == 1
     ring.close()

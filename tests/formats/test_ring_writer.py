@@ -13,6 +13,7 @@ import pytest
 from forgather_mem.formats import ring_writer as layout
 from forgather_mem.formats.ring import read_ring
 from forgather_mem.formats.ring_writer import RingWriter
+from forgather_mem.testing.small_run import in_child
 from tests.sinks.faults import small_disk
 
 
@@ -82,8 +83,8 @@ def test_nothing_done_to_the_file_ends_the_process(tmp_path: Path, fault: Callab
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_full_disk_leaves_out_what_has_no_room(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk") as disk:
-        child = os.fork()
-        if not child:
+
+        def child() -> str:
             ring = RingWriter(disk / "ring", {"rank": 0})
             ring.sample(1, {}, time_s=1.0)
             (disk / "ring").write_bytes(b"")  # its room is free again, and is taken by others
@@ -96,8 +97,9 @@ def test_a_full_disk_leaves_out_what_has_no_room(tmp_path: Path) -> None:
             (disk / "ballast").unlink()
             ring.sample(3, {}, time_s=4.0)
             ring.state(3, "forward")
-            os._exit(0 if "No space left" in told else 1)
-        assert os.waitpid(child, 0)[1] == 0
+            return told
+
+        assert "No space left" in str(in_child(child))
         read = read_ring(disk / "ring")
         assert (read.state.step, read.state.phase, [sample.step for sample in read.samples]) == (3, "forward", [3])
         (disk / "ballast").write_bytes(b"x" * 80_000)
@@ -145,12 +147,12 @@ def test_a_ring_in_the_way_is_replaced_and_a_missing_folder_is_an_error(tmp_path
 def test_a_forked_child_writes_nothing(tmp_path: Path) -> None:
     ring = RingWriter(tmp_path / "ring", {})
     ring.state(1, "forward")
-    child = os.fork()
-    if not child:
+
+    def child() -> None:
         ring.state(2, "save")
         ring.sample(2, {})
         ring.note("noise", 2, "text")
-        os._exit(0)
-    os.waitpid(child, 0)
+
+    assert in_child(child) is None
     read = read_ring(tmp_path / "ring")
     assert (read.state.step, read.samples, read.findings) == (1, [], [])

@@ -160,6 +160,9 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
     assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
+    later = replace(NEEDS, num_bytes=900 * MIB, parts={"optimizer": 600 * MIB, "`folds`": 300 * MIB})
+    trained = report_of(host=HOST, steps=21, breakdown=Breakdown(optimizer=100 * MIB))
+    assert explained_kill(trained, KILLED, later).in_use["optimizer"] == 100 * MIB, "the rest is of folds to come"
     first = {"optimizer": 400 * MIB, "parameters": 200 * MIB, "gradients": 200 * MIB}
     adam = explained_kill(report, KILLED, replace(NEEDS, phase="optimizer", num_bytes=800 * MIB, parts=first))
     assert {part: adam.in_use[part] for part in first} == {**first, "optimizer": 150 * MIB}

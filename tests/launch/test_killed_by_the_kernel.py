@@ -9,7 +9,7 @@ import pytest
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.units import MIB
-from tests.launch.commands import RUN, report_in, run, taken_apart
+from tests.launch.commands import ROOT, RUN, report_in, run, taken_apart
 
 LIMIT_BYTES = 80 * MIB
 NAMES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
@@ -102,3 +102,17 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
     assert "MiB are in `kept`." in killed["why_now"]
     assert report["advice"][0]["text"].startswith("keep less in `kept`: ")
     assert killed["in_use"]["there before the first step"] < 300 * MIB, "without pages of files"
+
+
+@pytest.mark.slow
+def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was(tmp_path: Path, group: Path) -> None:
+    (tmp_path / "predicts.py").write_text(
+        f"import sys, torch\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.training import make_trainer\n"
+        "make_trainer('out').train()\nkept = []\nwhile True:\n    kept.append(torch.ones(3 * 2**20))\n"
+    )
+    result = taken_apart(run([*inside(group, 710), *RUN, "predicts.py"], tmp_path))
+    told, report = " ".join(result.report.split()), report_in(tmp_path / "out")
+    assert "710.0 MiB, was reached (oom_kill 0 -> 1). Last sign of life: training ended after step " in told
+    assert "Why now" not in told
+    assert report["killed"]["in_use"]["after the training"] > 200 * MIB
+    assert report["host"]["rss_peak_bytes"] > 0.9 * 710 * MIB

@@ -199,12 +199,21 @@ def data_parallel() -> nn.Module:
     return train(model, torch.optim.AdamW(model.parameters()))
 
 
+def folds_that_are_kept() -> nn.Module:
+    kept = []
+    for _ in range(STEPS // 3):
+        model = net()
+        kept.append((model, optimizer := torch.optim.AdamW(model.parameters())))
+        train(model, optimizer, 3)
+    return model
+
+
 @pytest.mark.parametrize(
     "loop",
     [
         plainly, accumulating, in_a_thread, in_two_threads, two_optimizers,
         an_optimizer_for_each_parameter_inside_the_backward_pass, a_scaler_that_skips, a_closure,
-        a_teacher_with_an_optimizer_of_its_own, data_parallel,
+        a_teacher_with_an_optimizer_of_its_own, data_parallel, folds_that_are_kept,
     ],
     ids=lambda loop: loop.__name__,
 )  # fmt: skip
@@ -259,6 +268,13 @@ def test_the_phases_of_a_step_and_the_shape_of_its_batch(watching: tuple[Observe
     assert phases.begun == {"data": steps, "forward": 4 * steps, "backward": 4 * steps, "optimizer": steps}
     assert phases.shapes == {(16, 8)}
     assert phases.events == ["step_begin", "step_end"] * STEPS + ["train_end"]
+
+
+def test_the_model_of_each_fold_is_heard(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
+    watched, _, phases = watching
+    folds_that_are_kept()
+    watched.close()
+    assert phases.begun["forward"] == 2 * STEPS // 3, "of each the first step is heard from its optimizer on"
 
 
 def test_an_evaluation_is_a_phase_of_its_own(watching: tuple[ObservedLoop, Capture, Phases]) -> None:

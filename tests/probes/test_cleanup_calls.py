@@ -24,7 +24,7 @@ from forgather_mem.units import MIB
 from tests.programs import printed_by
 from tests.reclaim.things import Cycle
 from tests.reporting.report_fixtures import built, text_of
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 
 HERE = "tests/probes/test_cleanup_calls.py"
 
@@ -180,16 +180,15 @@ def test_our_own_calls_are_ours_and_a_librarys_are_the_librarys(tmp_path: Path) 
     assert places == {("forgather_mem/actions/collect.py", "us"), ("greedy/memory.py", "library")}
 
 
-def test_clears_of_the_device_cache_are_counted_with_what_they_gave_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(500)
-        device.hold(100)
-        with counting() as told:
-            torch.cuda.empty_cache()
-            torch.cuda.empty_cache()
-            device.hold(600)
-            device.hold(200)
-            assert clear_cache()["cache/freed_bytes"] == 400 * MIB
+def test_clears_of_the_device_cache_are_counted_with_what_they_gave_back(device: SimulatedDevice) -> None:
+    device.hold(500)
+    device.hold(100)
+    with counting() as told:
+        torch.cuda.empty_cache()
+        torch.cuda.empty_cache()
+        device.hold(600)
+        device.hold(200)
+        assert clear_cache()["cache/freed_bytes"] == 400 * MIB
     by_owner = {row["whose"]: row for row in told.rows}
     assert {row["what"] for row in told.rows} == {"torch.cuda.empty_cache"}
     assert sum(row["freed_bytes"] for row in told.rows if row["whose"] == "user") == 400 * MIB

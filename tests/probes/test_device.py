@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +11,10 @@ from forgather_mem.system import allocator, peak_windows
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.telemetry.records import Work
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_device, simulated_devices
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_devices
 
 GIB_IN_MIB = 1024
 Read = Callable[..., dict[str, float]]
-
-
-@pytest.fixture
-def used(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedDevice]:
-    """The process's accelerator."""
-    with simulated_device(monkeypatch) as simulated:
-        yield simulated
 
 
 def with_less(monkeypatch: pytest.MonkeyPatch, **less: Any) -> None:
@@ -33,10 +26,10 @@ def with_less(monkeypatch: pytest.MonkeyPatch, **less: Any) -> None:
         monkeypatch.setattr(module, "current_allocator", lambda: lacking)
 
 
-def peak_at(used: SimulatedDevice, gib: int) -> None:
+def peak_at(device: SimulatedDevice, gib: int) -> None:
     """One GiB is left of so many."""
-    used.hold(gib * GIB_IN_MIB)
-    used.hold(GIB_IN_MIB)
+    device.hold(gib * GIB_IN_MIB)
+    device.hold(GIB_IN_MIB)
 
 
 @pytest.fixture
@@ -45,13 +38,13 @@ def begin(run: Run) -> Callable[..., Work]:
 
 
 def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probe = begin()
-    used.hold(5 * GIB_IN_MIB)
-    used.hold(3 * GIB_IN_MIB)
-    stats = {**used.stats(0), "num_alloc_retries": 2, "num_ooms": 1}
-    monkeypatch.setattr(used, "stats", lambda index: stats)
+    device.hold(5 * GIB_IN_MIB)
+    device.hold(3 * GIB_IN_MIB)
+    stats = {**device.stats(0), "num_alloc_retries": 2, "num_ooms": 1}
+    monkeypatch.setattr(device, "stats", lambda index: stats)
     monkeypatch.setattr(torch.cuda.memory, "memory_stats_as_nested_dict", lambda device: stats)
     flat = torch.cuda.memory_stats()
     values = read(probe)
@@ -66,14 +59,13 @@ def test_the_numbers_are_those_of_torch_s_own_flat_statistics(
 
 
 def test_the_headroom_is_what_this_process_may_still_take(
-    begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    begin: Callable[..., Work], read: Read, device: SimulatedDevice
 ) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(2000)
-        device.hold(500)
-        device.fraction = 0.5
-        device.private = (800, 300)
-        values = read(begin())
+    device.hold(2000)
+    device.hold(500)
+    device.fraction = 0.5
+    device.private = (800, 300)
+    values = read(begin())
     assert values["device/headroom_bytes"] == (TOTAL_MIB // 2 - 2000 + 1500 - 500) * MIB
 
 
@@ -116,48 +108,48 @@ def test_a_device_that_is_used_later_is_found_within_a_second(
 
 
 def test_with_resets_each_call_gives_the_peak_since_the_last_one(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    peak_at(used, 7)
+    peak_at(device, 7)
     probe = begin(reset_peaks=True)
     peaks = []
     for highest in (3, 6, 2):
-        peak_at(used, highest)
+        peak_at(device, highest)
         peaks.append(read(probe)["device/step_peak_bytes"])
     assert peaks == [3 * GIB, 6 * GIB, 2 * GIB]
 
 
 def test_without_resets_the_peak_is_the_allocator_s_own_once_it_is_of_this_run(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    peak_at(used, 6)
+    peak_at(device, 6)
     probe = begin()
     seen = []
     for highest in (3, 7, 2):
-        peak_at(used, highest)
+        peak_at(device, highest)
         seen.append(read(probe).get("device/step_peak_bytes"))
     assert seen == [None, 7 * GIB, 7 * GIB]
-    assert used.peak == 7 * GIB_IN_MIB
+    assert device.peak == 7 * GIB_IN_MIB
 
 
 def test_without_resets_a_reset_by_the_user_makes_the_peak_known(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    peak_at(used, 6)
+    peak_at(device, 6)
     probe = begin()
     assert "device/step_peak_bytes" not in read(probe)
-    used.reset_peaks(0)
-    used.hold(2 * GIB_IN_MIB)
+    device.reset_peaks(0)
+    device.hold(2 * GIB_IN_MIB)
     assert read(probe)["device/step_peak_bytes"] == 2 * GIB
 
 
 def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
-    used: SimulatedDevice, begin: Callable[..., Work], run: Run, read: Read
+    device: SimulatedDevice, begin: Callable[..., Work], run: Run, read: Read
 ) -> None:
     step, phases = begin(reset_peaks=True), PhaseProbe().begin(run)
     for phase, highest in (("forward", 8), ("backward", 5), ("optimizer", 2)):
         run.phases.enter(phase)
-        peak_at(used, highest)
+        peak_at(device, highest)
         run.phases.leave(phase)
     values = read(phases)
     of_device = {name: size for name, size in values.items() if name.startswith("phase/device/")}
@@ -170,10 +162,10 @@ def test_phases_inside_a_step_do_not_cost_the_step_its_peak(
 
 
 def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_less(monkeypatch, counts_retries=False, reset_peaks=None)
-    used.hold(GIB_IN_MIB)
+    device.hold(GIB_IN_MIB)
     values = read(begin(reset_peaks=True, headroom=False))
     assert set(values) == {
         "device/allocated_bytes", "device/reserved_bytes", "device/reserved_frac", "device/unused_frac",
@@ -181,25 +173,25 @@ def test_an_allocator_without_peaks_and_retry_counts_gives_the_rest(
 
 
 def test_an_allocator_without_statistics_gives_nothing(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with_less(monkeypatch, stats=dict, reset_peaks=None)
     assert read(begin()) == {}
 
 
-def test_the_driver_is_asked_rarely(used: SimulatedDevice, begin: Callable[..., Work], read: Read) -> None:
+def test_the_driver_is_asked_rarely(device: SimulatedDevice, begin: Callable[..., Work], read: Read) -> None:
     probe = begin()
     assert "device/headroom_bytes" in read(probe)
     assert "device/headroom_bytes" not in read(probe)
 
 
 def test_a_device_that_is_used_only_after_the_run_began_is_found_then(
-    used: SimulatedDevice, begin: Callable[..., Work], read: Read
+    device: SimulatedDevice, begin: Callable[..., Work], read: Read
 ) -> None:
-    used.initialised = False
+    device.initialised = False
     probe = begin()
     assert read(probe) == {}
-    used.hold(GIB_IN_MIB)
+    device.hold(GIB_IN_MIB)
     assert read(probe)["device/allocated_bytes"] == GIB
 
 

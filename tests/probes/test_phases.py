@@ -1,4 +1,3 @@
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -11,9 +10,10 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import PhaseProbe, phases
 from forgather_mem.probes.phases import _Startup
 from forgather_mem.telemetry.records import Work
+from forgather_mem.testing.small_run import in_child
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 
 Read = Callable[..., dict[str, float]]
 COUNTED = "tensors/activations_bytes"
@@ -195,16 +195,13 @@ def test_the_startup_of_the_first_training_is_all_that_was_before_it(run: Run, r
 
 
 @pytest.mark.fresh
-def test_the_startup_of_a_device_is_what_its_allocator_has_seen(
-    run: Run, read: Read, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(300)
-        device.spike(500)
-        probe = PhaseProbe(reset_peaks=False, budget_frac=1).begin(run)
-        with phase(run, "startup"):
-            pass
-        assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
+def test_the_startup_of_a_device_is_what_its_allocator_has_seen(run: Run, read: Read, device: SimulatedDevice) -> None:
+    device.hold(300)
+    device.spike(500)
+    probe = PhaseProbe(reset_peaks=False, budget_frac=1).begin(run)
+    with phase(run, "startup"):
+        pass
+    assert read(probe)["phase/device/startup_peak_bytes"] == 800 * MIB
 
 
 class Training: ...
@@ -218,10 +215,7 @@ def nobody_types(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_forked_process_has_a_startup_of_its_own() -> None:
     startup, first, second = _Startup(), Training(), Training()
     assert startup.was_before(first)
-    child = os.fork()
-    if not child:
-        os._exit(0 if startup.was_before(second) and not startup.was_before(first) else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert in_child(lambda: str([startup.was_before(one) for one in (second, first)])) == "[True, False]"
     assert startup.was_before(first)
 
 

@@ -19,7 +19,7 @@ from forgather_mem.units import GIB, MIB
 from tests.callbacks.test_memory_callback import Training
 from tests.events import texts
 from tests.reporting.report_fixtures import built
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 
 SIZE = 2048
 
@@ -113,20 +113,19 @@ def test_activations_that_stay_resident_when_they_are_freed_are_found_too(tmp_pa
     assert 0.4 * needed < found < 2 * needed + 30 * MIB
 
 
-def test_on_a_device_each_part_is_what_was_allocated_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_on_a_device_each_part_is_what_was_allocated_for_it(tmp_path: Path, device: SimulatedDevice) -> None:
     model = Wide()
     optimizer = torch.optim.AdamW(model.parameters())
     model.weight.grad = torch.zeros_like(model.weight)
     optimizer.step()
     callback = MemoryCallback(sinks=[Capture()], strict=True)
-    with simulated_device(monkeypatch) as device:
-        device.hold(16 + 32 + 7)  # parameters, optimizer, and what the script keeps
-        training = Training(callback, device, tmp_path)
-        for _ in range(12):
-            callback.on_pre_optimizer_step(training.args, training.state, None, model=model, optimizer=optimizer)
-            training.step(forward=64, backward=70, optimizer=20)
-        device.hold(16 + 32 + 7)
-        training.fire("train_end")
+    device.hold(16 + 32 + 7)  # parameters, optimizer, and what the script keeps
+    training = Training(callback, device, tmp_path)
+    for _ in range(12):
+        callback.on_pre_optimizer_step(training.args, training.state, None, model=model, optimizer=optimizer)
+        training.step(forward=64, backward=70, optimizer=20)
+    device.hold(16 + 32 + 7)
+    training.fire("train_end")
     assert callback.summary is not None
     parts = built(callback.summary)["breakdown"]
     assert {part: round(size / MIB) for part, size in parts.items()} == {

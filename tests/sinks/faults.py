@@ -21,6 +21,7 @@ from forgather_mem.sinks import JsonlSink, TensorBoardSink
 from forgather_mem.sinks.tags import tag_of
 from forgather_mem.telemetry.metrics import metric_of
 from forgather_mem.telemetry.records import Sample
+from forgather_mem.testing.small_run import in_child
 from tests.sinks.plain_run import PlainRun
 
 NAMES = [f"mine/value_{i}_bytes" for i in range(20)]
@@ -225,16 +226,13 @@ def forked(kind: str, tmp_path: Path, seed: int) -> None:
     """A child that inherits the sink writes nothing and does not hang; the parent goes on."""
     sink = begun(kind, tmp_path / "run")
     write(sink, range(1, 4 + seed))
-    child = os.fork()
-    if not child:
+
+    def child() -> str | None:
         write(sink, range(1001, 1011))
         sink.end(PlainRun())
-        os._exit(0 if sink.problems() is None else 1)
-    until = time.monotonic() + 20
-    while (ended := os.waitpid(child, os.WNOHANG)) == (0, 0):
-        assert time.monotonic() < until, "the child hangs"
-        time.sleep(0.01)
-    assert ended[1] == 0
+        return sink.problems()
+
+    assert in_child(child) is None
     write(sink, range(4 + seed, 8 + seed))
     sink.end(PlainRun())
     assert sink.problems() is None

@@ -10,10 +10,7 @@ from forgather_mem.formats.jsonl import Header, LogReader, RollUp, log_files
 from forgather_mem.sinks import JsonlSink, jsonl
 from forgather_mem.telemetry.records import Finding, Sample
 from tests.sinks.plain_run import PlainRun
-
-
-def sample(step: int) -> Sample:
-    return Sample(event="step_end", step=step, epoch=0.5, time_s=1.0, values={"host/rss_bytes": float(step)}, device=0)
+from tests.sinks.written import sample
 
 
 def test_each_rank_has_a_file_that_begins_with_a_header(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ import os
 import pickle
 import threading
 import time
-import warnings
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink
 from forgather_mem.telemetry.records import Finding
+from forgather_mem.testing.small_run import in_child
 from tests.events import scalars
 from tests.sinks.plain_run import PlainRun
 from tests.sinks.written import sample, write
@@ -125,19 +125,18 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
         sink.end(PlainRun())
 
 
+@pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path), max_queue=1) as writer:
         sink = TensorBoardSink(writer, layout=False)
         sink.begin(PlainRun())
         sink.write(sample(1, host__rss_bytes=GIB))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of forks beside threads
-            child = os.fork()
-        if not child:
+
+        def child() -> None:
             for step in range(100, 130):  # more than its queue takes
                 sink.write(sample(step, host__rss_bytes=GIB))
-            os._exit(0)
-        assert os.waitpid(child, 0)[1] == 0
+
+        assert in_child(child) is None
     assert scalars(tmp_path) == {"mem_host/rss_gib": [(1, 1.0)]}
 
 

@@ -5,15 +5,14 @@ import pickle
 import pytest
 
 from forgather_mem.sinks import TrainerLogSink
-from forgather_mem.telemetry.records import Sample
 from tests.sinks.plain_run import PlainRun
+from tests.sinks.written import sample
 
 GIB = 2.0**30
 
 
 def feed(sink: TrainerLogSink, **values: float) -> None:
-    named = {name.replace("__", "/"): value for name, value in values.items()}
-    sink.write(Sample(event="step_end", step=1, epoch=None, time_s=1.0, values=named))
+    sink.write(sample(1, **values))
 
 
 def test_a_line_has_the_devices_peak_since_the_last_line() -> None:

@@ -26,7 +26,7 @@ from forgather_mem.system.allocator import (
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_schema import from_dict
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import ALL, simulated_device, simulated_devices
+from tests.simulated_device import ALL, SimulatedDevice, simulated_devices
 from tests.training import make_trainer
 
 ROOT = Path(forgather_mem.__file__).parent
@@ -140,27 +140,27 @@ def test_the_report_page_and_log_have_each_device_of_a_training(
     assert [stack["title"] for stack in shown] == ["Memory of GPU 0", "Memory of GPU 2", "Memory of the host"]
 
 
-def test_after_a_question_has_failed_none_is_asked_of_whatever_was_at_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(100)
-        found = current_allocator()
-        assert found is not None
-        device.broken = ALL
-        for _ in range(2):
-            assert (found.stats(), driver_memory(found)) == ({}, None)
-            assert (current_allocator(), used_allocators(), devices()) == (None, [], [])
-        assert device.failures == 1
+def test_after_a_question_has_failed_none_is_asked_of_whatever_was_at_hand(device: SimulatedDevice) -> None:
+    device.hold(100)
+    found = current_allocator()
+    assert found is not None
+    device.broken = ALL
+    for _ in range(2):
+        assert (found.stats(), driver_memory(found)) == ({}, None)
+        assert (current_allocator(), used_allocators(), devices()) == (None, [], [])
+    assert device.failures == 1
 
 
 @pytest.mark.parametrize("text", ["CUDA error: out of memory\nas", "CUDA error: operation not supported", "x"])
-def test_a_question_that_has_no_answer_is_no_failure_of_the_device(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_a_question_that_has_no_answer_is_no_failure_of_the_device(
+    device: SimulatedDevice, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     def fails(index: int) -> tuple[int, int]:
         raise RuntimeError(text)
 
-    with simulated_device(monkeypatch) as device:
-        monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
-        device.hold(100)
-        found = current_allocator()
-        assert found is not None
-        assert driver_memory(found) is None
-        assert gauge(found.stats(), "allocated_bytes") == 100 * MIB
+    monkeypatch.setattr(torch.cuda, "mem_get_info", fails)
+    device.hold(100)
+    found = current_allocator()
+    assert found is not None
+    assert driver_memory(found) is None
+    assert gauge(found.stats(), "allocated_bytes") == 100 * MIB

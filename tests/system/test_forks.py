@@ -203,14 +203,12 @@ def test_a_forked_child_trains_on_its_own_as_a_fresh_process(tmp_path: Path, how
         child()
         os._exit(0)
 
-    class Starts(TrainerCallback):
-        def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-            if state.global_step == 2:
-                process = multiprocessing.get_context("fork").Process(target=child)
-                process.start()
-                process.join()
+    def starts() -> None:
+        process = multiprocessing.get_context("fork").Process(target=child)
+        process.start()
+        process.join()
 
-    forks = Forks(then) if how == "fork" else Starts()
+    forks = Forks(then) if how == "fork" else AtStep(2, starts)
     trainer = make_trainer(tmp_path / "out", [*callbacks_of(tmp_path / "out", Calls(tmp_path / "calls")), forks])
     trainer.train()
     assert (tmp_path / "told").read_text() == FRESH

@@ -4,7 +4,7 @@ import torch
 from forgather_mem.system.headroom import device_room, device_rooms, host_rooms
 from forgather_mem.units import GIB, MIB
 from tests.programs import printed_by
-from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_device, simulated_devices
 
 CHILD = """
 import resource
@@ -60,37 +60,34 @@ def test_of_several_devices_the_one_that_can_keep_least_comes_first(monkeypatch:
     assert current == rooms[-1]
 
 
-def test_the_peak_of_a_step_counts_also_where_others_reset_the_allocator_s(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(1024)
-        device.spike(2048)
-        assert device_room() is not None
-        torch.cuda.reset_peak_memory_stats(0)
-        room = device_room()
+def test_the_peak_of_a_step_counts_also_where_others_reset_the_allocator_s(device: SimulatedDevice) -> None:
+    device.hold(1024)
+    device.spike(2048)
+    assert device_room() is not None
+    torch.cuda.reset_peak_memory_stats(0)
+    room = device_room()
     assert room is not None
     assert room.lasting_bytes == (TOTAL_MIB - 1024 - 2048) * MIB
 
 
 @pytest.mark.parametrize("used_by_others", [0, 7000])
-def test_a_fraction_set_for_this_process_is_a_limit(monkeypatch: pytest.MonkeyPatch, used_by_others: int) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.fraction = 0.25
-        device.others = used_by_others
-        device.hold(1000)
-        device.hold(400)
-        room = device_room()
+def test_a_fraction_set_for_this_process_is_a_limit(device: SimulatedDevice, used_by_others: int) -> None:
+    device.fraction = 0.25
+    device.others = used_by_others
+    device.hold(1000)
+    device.hold(400)
+    room = device_room()
     assert room is not None
     may_take = min(TOTAL_MIB // 4, TOTAL_MIB - used_by_others) - 1000
     assert room.free_bytes == (may_take + 600) * MIB
 
 
-def test_segments_are_walked_only_when_the_reserved_memory_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(1000)
-        device.hold(400)
-        device.private = (500, 100)
-        for _ in range(20):
-            device_room()
+def test_segments_are_walked_only_when_the_reserved_memory_has_changed(device: SimulatedDevice) -> None:
+    device.hold(1000)
+    device.hold(400)
+    device.private = (500, 100)
+    for _ in range(20):
+        device_room()
     assert device.walks == 1
 
 

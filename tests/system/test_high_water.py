@@ -8,7 +8,7 @@ from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.peak_windows import DeviceMark, HostMark
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 
 
 def test_a_peak_is_never_below_what_is_held() -> None:
@@ -27,15 +27,14 @@ def test_a_mark_that_rests_keeps_no_file_open_and_can_be_read_again() -> None:
     assert open_descriptors() == before
 
 
-def test_a_devices_mark_is_its_allocators_which_may_keep_no_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        found = current_allocator()
-        assert found is not None
-        mark, without = DeviceMark(found), DeviceMark(replace(found, reset_peaks=None))
-        device.hold(500)
-        device.hold(300)
-        without.reset(0)
-        assert mark.read() == (300 * MIB, 500 * MIB)
-        mark.reset(0)
-        assert mark.read() == (300 * MIB, 300 * MIB)
+def test_a_devices_mark_is_its_allocators_which_may_keep_no_peaks(device: SimulatedDevice) -> None:
+    found = current_allocator()
+    assert found is not None
+    mark, without = DeviceMark(found), DeviceMark(replace(found, reset_peaks=None))
+    device.hold(500)
+    device.hold(300)
+    without.reset(0)
+    assert mark.read() == (300 * MIB, 500 * MIB)
+    mark.reset(0)
+    assert mark.read() == (300 * MIB, 300 * MIB)
     assert (mark.resettable, without.resettable) == (True, False)

@@ -129,18 +129,12 @@ def test_a_full_disk_costs_records_and_nothing_else(tmp_path: Path, caplog: pyte
 
 
 KILLED = """
-import os, signal, sys
+import signal, sys
 from pathlib import Path
-from transformers import TrainerCallback
 from forgather_mem.callbacks import JsonLogger
-from tests.training import make_trainer
-
-class Killed(TrainerCallback):
-    def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-make_trainer(Path(sys.argv[1]), [JsonLogger(name="x"), Killed()], logging_steps=1).train()
+from tests.training import AtStep, make_trainer
+killed = AtStep(5, lambda: signal.raise_signal(signal.SIGKILL))
+make_trainer(Path(sys.argv[1]), [JsonLogger(name="x"), killed], logging_steps=1).train()
 """
 
 
