@@ -101,9 +101,10 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         found.changes.extend((-1, fits) for fits in planner.without_graphs(failure.phase))
         found.changes.extend(planner.that_keep_less())
     yield
-    if failed.grown[0]:
+    # How much will be kept of steps that are not planned nobody knows
+    if failed.grown[0] or (planner.grows and planner.own.bound == "at least"):
         if not found.changes:
-            raise PlanError(f"{failed.grown[0]} has grown until then")
+            raise PlanError(f"{failed.grown[0] or 'what is kept of each step'} has grown until then")
         return
     parts = planner.own.highest_parts()
     for remedy, ladder in plannable(failure, max(parts, key=parts.__getitem__)):

@@ -24,7 +24,9 @@ BESIDE = 65_536
 
 
 def trainer_of(folder: Path, **arguments: Any) -> Trainer:
-    trainer = make_trainer(folder, model=Bigrams(), max_steps=3, **{"per_device_train_batch_size": ROWS, **arguments})
+    trainer = make_trainer(
+        folder, **{"model": Bigrams(), "max_steps": 3, "per_device_train_batch_size": ROWS, **arguments}
+    )
     trainer.train_dataset = Tokens(2 * ROWS, LENGTH)
     return trainer
 
@@ -81,6 +83,25 @@ def test_a_kill_before_the_first_step_is_in_the_first_phase_that_takes_what_ther
     )  # fmt: skip
     answer: Any = next(remedies_for(killed, trainer))
     assert (answer["killed"]["phase"], answer["killed"]["is_shown"]) == ("backward", True)
+
+
+class Keeps(Bigrams):
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[torch.Tensor] = []
+
+    def forward(self, input_ids: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        found = super().forward(input_ids, labels)
+        self.kept.append(found["logits"])
+        return found
+
+
+@pytest.mark.slow
+def test_where_more_is_kept_of_each_step_no_smaller_batch_is_told_to_fit(tmp_path: Path) -> None:
+    trainer = trainer_of(tmp_path, model=Keeps(), max_steps=12)
+    *_, answer = remedies_for(failed_in(forgather_mem.plan(trainer), "backward"), trainer)
+    changes: Any = [*answer["changes"], *answer["too_large"]]
+    assert [one["set"] for one in changes if "per_device_train_batch_size" in one["set"]] == [], answer
 
 
 @pytest.mark.slow

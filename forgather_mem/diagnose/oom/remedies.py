@@ -281,11 +281,10 @@ def _needless(failure: Failure) -> Iterator[Change]:
             note = f"no backward pass follows{of} {size}"
             yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
         elif held.kind == "earlier":
-            note = f"{size} are {held.part}, until they are detached or freed by a backward pass, without retain_graph"
             text = f"detach() what {held.name} keeps, or backward() without retain_graph"
             if held.num_passes:
                 text = f"backward() after each pass, without retain_graph; detach() {held.name} if it trains nothing"
-            yield doing(text, note, **{DETACHED: held.name})
+            yield doing(text, f"{size} are {held.part}", **{DETACHED: held.name})
         elif held.is_unused:
             note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"
             yield doing(text, note, **{held.name: "deleted"})
