@@ -137,7 +137,7 @@ def test_a_block_in_which_no_step_is_heard_says_so_once(capsys: pytest.CaptureFi
         model(torch.ones(2, 8)).sum().backward()
     watching.close()
     printed = capsys.readouterr()
-    assert (printed.out, printed.err.count("\n"), repr(watching)[:11]) == ("", 1, "report() is")
+    assert (printed.out, printed.err.count("\n"), repr(watching)[:11]) == ("", 1, "a watched l")
     assert printed.err.startswith(NOTHING_HEARD)
     with watch(output_dir=tmp_path):
         optimizer.step()
