@@ -4,6 +4,7 @@ them as with any other."""
 import collections
 import datetime
 import enum
+import functools
 import pathlib
 from decimal import Decimal
 from fractions import Fraction
@@ -216,7 +217,7 @@ ODD = [
         b"bytes", bytearray(3), Decimal("1e999999"), Decimal("NaN"), complex(1, 2), object(), range(3), iter([]),
         {1: Raising()}, {"a": {(1,): 2}}, "x" * 2**21, [["x"] * 300] * 1000, len, type,
         collections.namedtuple("Odd", "a")(Raising()), {"\uf4c1": 1}, {b"a": 1}, [{"x": {(1,): {}}}],
-        "\uf4c1", [0] * 300_000, nested(200),
+        "\uf4c1", [0] * 300_000, functools.reduce(lambda inner, _: [inner], range(200), []),
 ]  # fmt: skip
 
 
