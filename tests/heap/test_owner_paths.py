@@ -1,50 +1,14 @@
-"""The path from one object to another reads as a programmer would write it, and leads there when it is code."""
+"""The path from one object to another reads as a programmer would write it; where it is code: `test_owners`."""
 
-import collections
 import sys
 from collections.abc import Iterator
 from typing import Any
-
-import pytest
-import torch
 
 from forgather_mem.heap.owner_paths import MAX_KEY_CHARS, attributes_of, frame_name, write_path
 
 
 class Trainer:
-    shared: Any = None
-
-
-def by_attribute(thing: object) -> tuple[list[Any], str]:
-    trainer = Trainer()
-    trainer.kept = thing  # type: ignore[attr-defined]
-    return [trainer, vars(trainer), thing], ".kept"
-
-
-def by_index(thing: object) -> tuple[list[Any], str]:
-    rows = (0, collections.deque([1, thing]))
-    return [rows, rows[1], thing], "[1][1]"
-
-
-def by_key(thing: object) -> tuple[list[Any], str]:
-    tables = {5: {"a": thing}}
-    return [tables, tables[5], thing], "[5]['a']"
-
-
-def by_module(thing: object) -> tuple[list[Any], str]:
-    inner = torch.nn.ReLU()
-    inner.thing = thing  # type: ignore[assignment]
-    model = torch.nn.Sequential(torch.nn.ReLU(), inner)
-    return [model, vars(model), model._modules, inner, vars(inner), thing], "[1].thing"
-
-
-@pytest.mark.parametrize("way", [by_attribute, by_index, by_key, by_module])
-def test_a_path_is_code_that_leads_to_the_object(way: Any) -> None:
-    thing = Trainer()
-    nodes, expected = way(thing)
-    path = write_path(nodes)
-    assert path == expected
-    assert eval(f"start{path}", {"start": nodes[0]}) is thing
+    """Somebody's class."""
 
 
 def test_where_no_code_leads_there_it_is_said_in_words() -> None:

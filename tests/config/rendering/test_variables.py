@@ -4,6 +4,7 @@ them as with any other."""
 import collections
 import datetime
 import enum
+import functools
 import pathlib
 from decimal import Decimal
 from fractions import Fraction
@@ -72,17 +73,6 @@ def test_values_of_other_plain_types_are_taken():
 def test_anything_else_is_refused_by_name(value):
     with pytest.raises(TemplateError, match="variable 'thing' is of type"):
         RENDERER.render_string("a", {"thing": value})
-
-
-def test_a_value_that_is_too_large_or_too_deep_is_refused():
-    deep: list[object] = []
-    for _ in range(200):
-        deep = [deep]
-    cyclic: list[object] = []
-    cyclic.append(cyclic)
-    for value in ("x" * 2**21, deep, cyclic, [0] * 300_000, "\uf4c1"):
-        with pytest.raises(TemplateError, match="variable 'big'"):
-            RENDERER.render_string("a", {"big": value})
 
 
 def test_global_variables_are_data_too_and_reach_imported_templates(tmp_path):
@@ -227,6 +217,7 @@ ODD = [
         b"bytes", bytearray(3), Decimal("1e999999"), Decimal("NaN"), complex(1, 2), object(), range(3), iter([]),
         {1: Raising()}, {"a": {(1,): 2}}, "x" * 2**21, [["x"] * 300] * 1000, len, type,
         collections.namedtuple("Odd", "a")(Raising()), {"\uf4c1": 1}, {b"a": 1}, [{"x": {(1,): {}}}],
+        "\uf4c1", [0] * 300_000, functools.reduce(lambda inner, _: [inner], range(200), []),
 ]  # fmt: skip
 
 
@@ -240,6 +231,7 @@ def test_whatever_comes_from_outside_is_refused_with_our_error_only(number):
         with pytest.raises(TemplateError) as refused:
             environment.load_from_string("a: {{ x }}", **variables)
         message = str(refused.value)
+        assert "variable 'x'" in message or type(value) is int
         assert len(message) < 2_000
         assert all(char.isprintable() or char == "\n" for char in message)
 
