@@ -141,5 +141,4 @@ def copied_state(
 
 
 def _is_mostly_in(whole: Mapping[StorageKey, int], sizes: Mapping[StorageKey, int]) -> bool:
-    total = sum(whole.values())
-    return total > 0 and 2 * sum(size for key, size in whole.items() if key in sizes) >= total
+    return 0 < sum(whole.values()) <= 2 * sum(size for key, size in whole.items() if key in sizes)

@@ -149,8 +149,7 @@ class ReachableGraph:
 
     def is_module(self, position: int) -> bool:
         """Whether this is the namespace of a module."""
-        label = self._labels.get(position, "local ")
-        return type(self.nodes[position]) is dict and not label.startswith("local ")
+        return type(self.nodes[position]) is dict and not self._labels.get(position, "local ").startswith("local ")
 
     def label(self, position: int) -> str:
         """The name of the root from which this node was reached: a module, or "local 'x' of f (train.py)"."""

@@ -157,8 +157,7 @@ def graph_owners(wanted: object, *, max_owners: int = 3, budget_s: float = 2.0) 
     """
     if not is_tensor(wanted):
         return []
-    others = (thing for thing in gc.get_objects() if is_tensor(thing) and thing is not wanted)
-    with_graph = (thing for thing in others if thing.grad_fn is not None)
+    with_graph = (one for one in gc.get_objects() if is_tensor(one) and one is not wanted and one.grad_fn is not None)
     tensors = list(itertools.islice(with_graph, _LOOK.tensors))
     owners = find_owners(tensors, max_owners=_LOOK.tensors, budget_s=budget_s, ignore=[tensors])
     graphs = {number: operations_of(tensors[number].grad_fn, set()) for number in {owner.target for owner in owners}}

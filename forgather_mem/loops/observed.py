@@ -170,16 +170,7 @@ class ObservedLoop:
         if _is_compiling() or not self._in_optimizer or _thread() != self._thread:
             return
         self._in_optimizer = False
-        try:
-            events = self._events
-            if events is not None:
-                num_steps = self._rounds.ends_with(optimizer)
-                if num_steps:
-                    self._step_ends(events, num_steps)
-                else:
-                    events.leave("optimizer")
-        except self.fence.kept("a loop"):
-            return
+        self._in_pass(self._optimizer_ends, optimizer)
 
     def _in_pass(self, tell: Callable[..., object], *told: object) -> None:
         try:
@@ -203,6 +194,13 @@ class ObservedLoop:
             events.phases.turn("optimizer", BEFORE_FORWARD)
         else:
             events.optimizer_begins()
+
+    def _optimizer_ends(self, events: LoopEvents, optimizer: torch.optim.Optimizer) -> None:
+        num_steps = self._rounds.ends_with(optimizer)
+        if num_steps:
+            self._step_ends(events, num_steps)
+        else:
+            events.leave("optimizer")
 
     def _hear_model_of(self, optimizer: torch.optim.Optimizer) -> None:
         if not self._models.are_shared([optimizer], []):  # it was made since

@@ -12,8 +12,7 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from forgather_mem.planning.known_operations import Made
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.private_state import let_tensors_answer
-from forgather_mem.source.frame_variables import all_frames
-from forgather_mem.source.source_lines import is_user_file, line_name
+from forgather_mem.source.source_lines import calling_place, line_name
 
 
 def let_tensors_be_copied(notes: list[str]) -> None:
@@ -65,7 +64,6 @@ def _copied(tensor: torch.Tensor, memo: dict[int, torch.Tensor]) -> torch.Tensor
         else:
             memo[id(tensor)] = _tensor_in(*copy.deepcopy(_reduced(tensor)[1], memo))  # type: ignore[arg-type]
             memo[id(tensor)].grad = copy.deepcopy(tensor.grad, memo)
-        users = (one for one in all_frames() if is_user_file(one.f_code.co_filename))
-        at = next(((one.f_code.co_filename, one.f_lineno) for one in users), ("", 0))
+        at = calling_place() or ("", 0)
         mode.log.copied(tensor, memo[id(tensor)], line_name(*at))
     return memo[id(tensor)]

@@ -70,7 +70,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
     if not masks_matter:
         best.answers.masks.clear()
-    plan = best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best)])
+    plan = best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best.plan.peak_bytes, best.answers)])
     return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
 
 
@@ -81,13 +81,11 @@ def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:
     )
 
 
-def _dependence(depends: dict[str, int], best: Attempt) -> list[Note]:
-    assert best.plan is not None
-    peak = best.plan.peak_bytes
+def _dependence(depends: dict[str, int], peak: int, answers: StandIns) -> list[Note]:
     depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
     low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
     if low == high:
         return []
-    lines = [*dict.fromkeys(one for line in depends for one in best.answers.lines().get(line, [line]))]
+    lines = [*dict.fromkeys(one for line in depends for one in answers.lines().get(line, [line]))]
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
     return [Note(told, "at most")]

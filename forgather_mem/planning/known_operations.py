@@ -81,11 +81,8 @@ class KnownOperations:
             if isinstance(one, torch.Tensor):
                 tensors.append(one)
                 is_ours = kind is FakeTensor and one.fake_mode is self._fake and one.constant is None  # type: ignore[attr-defined]
-                if (
-                    is_all := is_all
-                    and (is_ours or (kind in _PLAIN and not one.is_meta))
-                    and one.layout is torch.strided
-                ):
+                is_all = is_all and (is_ours or (kind in _PLAIN and not one.is_meta)) and one.layout is torch.strided
+                if is_all:
                     key += (kind, one.shape, one.stride(), one.dtype)  # type: ignore[arg-type]
                     key += (one.requires_grad, one.is_neg(), one.is_conj(), one.is_inference())
             elif kind is list or kind is tuple:
@@ -144,8 +141,7 @@ class KnownOperations:
             given = tensors[row.place]
             bare.set_(given.untyped_storage(), given.storage_offset() + row.offset, row.size, row.stride)
         elif row.memory:
-            whole = torch.empty(row.memory, dtype=row.dtype, device=_META)
-            bare = whole.as_strided(row.size, row.stride, row.offset)
+            bare = torch.empty(row.memory, dtype=row.dtype, device=_META).as_strided(row.size, row.stride, row.offset)
         else:
             bare = torch.empty_strided(row.size, row.stride, dtype=row.dtype, device=_META)
         if row.place < 0 and saw is not None:  # else it is known since that was made

@@ -213,8 +213,7 @@ class Pretending(TorchDispatchMode):
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = cast(torch.Tensor, self._known.computed(func, args, keywords))
         if func.overloadpacket in _NORMS and not self._on_device:  # that of the host does not follow the strides
-            of = result[0].contiguous(memory_format=suggest_memory_format(args[0]))
-            return (of, *result[1:])
+            return result[0].contiguous(memory_format=suggest_memory_format(args[0])), *result[1:]
         if func in _SUMMED_IN_PLACE and not self._on_device and not result.dim():
             return result.new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).as_strided((), ())
         if isinstance(result, torch.Tensor) and result.is_sparse and not result._nnz():  # values say how many rows

@@ -192,8 +192,7 @@ class _Generation:
         more = self.tokens - _STEPS
         if self.steps > 1 or more <= 0:
             return
-        cache = keywords.get("past_key_values")
-        if not _is_lengthened(cache, more):
+        if not _is_lengthened(keywords.get("past_key_values"), more):
             return
         self.tokens -= more
         of = "decoder_" if keywords.get("encoder_outputs") is not None else ""

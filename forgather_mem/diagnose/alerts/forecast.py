@@ -208,8 +208,7 @@ class Wall:
         else:
             allocator = self._of_device or current_allocator()
             self._room = None if allocator is None else room_of(allocator, allocator.stats())
-        used = None if self._room is None else self._now()
-        if self._room is not None and used is not None:
+        if self._room is not None and (used := self._now()) is not None:
             self._seen.append((used, self._room.free_bytes))
             times = times_shared(self._seen[0], self._seen[-1], self._room.num_ranks)
             self._capacity = used + self._room.lasting_bytes / times

@@ -91,8 +91,7 @@ class AlertWatch:
             family = f"device{allocator.index}"
             for limit in self._limits:
                 if limit.name.startswith("device/"):
-                    name = family + limit.name.removeprefix("device")
-                    self._crossings.append(Crossing(replace(limit, name=name)))
+                    self._crossings.append(Crossing(replace(limit, name=family + limit.name.removeprefix("device"))))
             if self._within is not None:
                 self._walls.append(Wall(family, self._within, allocator))
         return {}

@@ -184,8 +184,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Seque
         steps = max((trend.steps for trend in trends.values() if trend.kind == "not enough data"), default=0)
         if steps < LEAK.enough_steps:
             return _too_early(trends, suspects, high)
-        why = f"memory rose too unevenly over {steps:,} steps to say whether it leaks"
-        return _undecided("uneven", why, high)
+        return _undecided("uneven", f"memory rose too unevenly over {steps:,} steps to say whether it leaks", high)
     bound = max(high, MOST_PER_STEP)
     rest = [gain.without_usual_kept() for gain in gains]
     over = [gain for gain, left in zip(gains, rest, strict=True) if left.per_step > bound]

@@ -120,10 +120,7 @@ class LeakWatch:
             self._totals.pop("children", None)
         for kept, read in ((self._series, values), (self._totals, self._sizes.totals)):
             for name, value in read.items():
-                series = kept.get(name)
-                if series is None:
-                    series = kept[name] = Series()
-                series.add(step, value)
+                kept.setdefault(name, Series()).add(step, value)
 
     def _judge(self, moment: Moment) -> None:
         back = self._live.ended(self._series)

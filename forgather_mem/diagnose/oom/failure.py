@@ -130,8 +130,7 @@ class Failure:
         if self.used_bytes is None or self.free_bytes is None or not self.census:
             return 0
         of_batch = sum(self.in_use.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
-        missing = self.trained_bytes - self.in_use.get("gradients", 0)
-        return max(0, missing - of_batch - self.free_bytes)
+        return max(0, self.trained_bytes - self.in_use.get("gradients", 0) - of_batch - self.free_bytes)
 
     def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
         """Whether this is at least so much of what was in use, and of the allocation that failed."""

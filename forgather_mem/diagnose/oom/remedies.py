@@ -319,10 +319,8 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
 
 def _at_once(failure: Failure) -> Iterator[Change]:
     if failure.asks_at_once and _BUILDS_A_MODEL.isdisjoint(failure.functions):
-        size, read = (
-            format_bytes(failure.found.requested_bytes or 0),
-            [held.name for held in failure.census if held.is_read],
-        )
+        size = format_bytes(failure.found.requested_bytes or 0)
+        read = [held.name for held in failure.census if held.is_read]
         note = f"it reads {read[0]} whole: take parts of it where they are used" if read else ""
         yield doing(f"less at once at {failure.line}: {size}", note)
 

@@ -65,16 +65,13 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     from forgather_mem.planning.private_state import replace
     from forgather_mem.source.source_lines import calling_place, line_with_text
 
-    def note(what: str) -> None:
-        where = calling_place()
-        not_done.setdefault(line_with_text(*where) if where is not None else "a line of a library", what)
-
     def look(event: str, arguments: tuple[object, ...]) -> None:
         if event == "os.truncate" and isinstance(arguments[0], int):
             return  # an open file is this process's own
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
-            note(what := " ".join([event, *map(repr, names)]))
+            what, where = " ".join([event, *map(repr, names)]), calling_place()
+            not_done.setdefault(line_with_text(*where) if where is not None else "a line of a library", what)
             raise PermissionError(f"{what}: {ON_NOTHING}")
 
     by_name, by_number = open, os.open

@@ -391,8 +391,7 @@ class Loop:
 
     def passes(self) -> None:
         """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
-        changed = (one for one, left in self._left if _state_of(one.grad) != left)
-        self._trained.update(map(id, changed))
+        self._trained.update(id(one) for one, left in self._left if _state_of(one.grad) != left)
         if not self._calls:
             self.counts_idle()
 
