@@ -83,6 +83,7 @@ def problems_of(
         target: The list of callbacks.
     """
     misfits = config.misfits(context_vars=variables)
+    calls = ((config.callee(item), item, place) for item, place in _items(config, target) if isinstance(item, CallNode))
     found = (
         (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
         (Problem(kind="refused", error=error) for error in refused(environment, config, misfits)),
@@ -91,7 +92,7 @@ def problems_of(
         unused(config, name, variables),
         _without_targets(config),
         no_callbacks(config, target),
-        _of_no_trainer(target, _classes(config, target)),
+        _of_no_trainer(target, (call for call in calls if isinstance(call[0], type))),
         _beside(config, target),
         _redeclared(config),
     )
@@ -178,12 +179,6 @@ def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
         return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
     nodes = CallNode | VarNode
     return [(item, graph.place(item.mark) if isinstance(item, nodes) else here) for item in items_of(value) or ()]
-
-
-def _classes(config: Config, target: str) -> Iterator[tuple[object, object, SourceLocation]]:
-    for item, place in _items(config, target):
-        if isinstance(item, CallNode) and isinstance(kind := config.callee(item), type):
-            yield kind, item, place
 
 
 def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:

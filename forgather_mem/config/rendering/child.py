@@ -34,8 +34,6 @@ def respond() -> None:
     gc.enable()  # it was off while this was imported
     request: Request = pickle.load(sys.stdin.buffer)
     said = limited(request)
-    for timer in _TIMERS:
-        signal.setitimer(timer, 0)
     _limit_memory(128 * MIB)  # to say in what has happened, and to write the answer
     sys.stdout.buffer.write(json.dumps(said, ensure_ascii=False).encode("utf-8", "surrogatepass"))
     sys.stdout.buffer.flush()
@@ -50,7 +48,11 @@ def limited(request: Request) -> dict[str, object]:
     except (OSError, ValueError) as error:
         return {"refused": f"its limits can't be set ({error})"}
     try:
-        return answer(request, cpu)
+        try:
+            return answer(request, cpu)
+        finally:  # in the outer one, since the time may be up at this moment
+            for timer in _TIMERS:
+                signal.setitimer(timer, 0)
     except TemplateError as error:
         return {"error": error.__dict__}
     except (MemoryError, RecursionError) as error:
