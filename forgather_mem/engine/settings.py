@@ -214,7 +214,7 @@ def _plain(value: object) -> object:
 def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
     """What `generate` is to return beside the tokens, and keeps until all are there, by its arguments' names."""
     names = [name for name in _RETURNED if keywords.get(name, getattr(config, name, None))]
-    return ", ".join(names[1:]) if names[:1] == [*_RETURNED[:1]] else ""
+    return ", ".join(names[1:]) if _RETURNED[0] in names else ""
 
 
 def asked_of_model(config: object) -> str:

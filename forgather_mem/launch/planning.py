@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from _thread import allocate_lock, get_ident
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 
 from forgather_mem.planning.isolation.acts import acted_on
 from forgather_mem.planning.isolation.processes import end_processes
@@ -25,7 +25,6 @@ from forgather_mem.telemetry import run_session
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from contextlib import AbstractContextManager
     from typing import Any, NoReturn
 
 _OPTIMIZERS = "torch.optim.optimizer"
@@ -266,12 +265,11 @@ def plan_before_training(trainers: type) -> None:
 
     met = marked()  # also those that are being planned, in the child that does it
 
-    def planned(given: tuple[Any, ...], _: object) -> AbstractContextManager[None]:
+    def planned(given: tuple[Any, ...], _: object) -> None:
         if given[0] not in met:
             met[given[0]] = True
             with PREPARATION:
                 FailureGuard().call("plan", _plan_and_print, given[0])
-        return nullcontext()
 
     surrounded(trainers, "train", planned, sees=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from forgather_mem.diagnose.oom.recognition import close_fenced
@@ -180,11 +180,10 @@ class LoopEvents:
             return
         self.see_output(outputs)
 
-    def backward_begins(self) -> AbstractContextManager[None]:
+    def backward_begins(self) -> None:
         """The backward pass does."""
         if self.phases.current == "forward":  # not inside an evaluation
             self.phases.turn("backward", ("forward",))
-        return nullcontext()
 
     def see_output(self, outputs: object) -> None:
         """A forward pass has returned this."""

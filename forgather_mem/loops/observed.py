@@ -125,9 +125,8 @@ class ObservedLoop:
 
     def generates(self, model: object, keywords: Mapping[str, object]) -> None:
         """This model generates, called with these."""
-        asked = asked_of_generate(
-            keywords.get("generation_config") or getattr(model, "generation_config", None), keywords
-        )
+        config = keywords.get("generation_config") or getattr(model, "generation_config", None)
+        asked = asked_of_generate(config, keywords)
         if asked and self._events is not None and (run := self._events.run()) is not None:
             run.tell_settings({"generate.returns": asked})
 
@@ -295,7 +294,8 @@ class ObservedLoop:
         self._models.find(found, optimizers)
         ends = partial(self._in_pass, LoopEvents.forward_ends)
         self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))
-        self._hooks.callback(surrounded(torch.autograd, "backward", events.backward_begins))
+        begins = partial(self._in_pass, LoopEvents.backward_begins)
+        self._hooks.callback(surrounded(torch.autograd, "backward", begins))
         self._events = events
         events.fire("init_end")
         events.fire("train_begin")

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -146,9 +146,9 @@ class _Counting:
     calls: _Calls | None
     held_bytes: Callable[[], int]
 
-    def around(self) -> AbstractContextManager[object]:
+    def around(self) -> AbstractContextManager[object] | None:
         """What stands around a call; around one inside another nothing does."""
-        return nullcontext() if self.calls is None or self.calls.inside else _Call(self, self.calls)
+        return None if self.calls is None or self.calls.inside else _Call(self, self.calls)
 
 
 class _Call(AbstractContextManager[None]):

@@ -17,7 +17,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
-Around = Callable[..., AbstractContextManager[object]]
+Around = Callable[..., AbstractContextManager[object] | None]
 
 _FENCE = FailureGuard()
 
@@ -44,7 +44,7 @@ def around_calls(function: F, around: Around, sees: bool = False) -> F:
     """
     inner: Any = function
     if isinstance(inner, staticmethod | classmethod):
-        return cast(F, type(inner)(around_calls(inner.__func__, around)))
+        return cast(F, type(inner)(around_calls(inner.__func__, around, sees)))
     if not callable(inner) or isinstance(inner, type):
         raise ValueError(f"{inner!r} is no function: decorate a function or a method, not a class or a value")
     if inspect.isasyncgenfunction(inner):
@@ -73,9 +73,10 @@ class _Fenced:
     def __enter__(self) -> None:
         self._context = _FENCE.call("what we do before a call", self._enter)
 
-    def _enter(self) -> AbstractContextManager[object]:
+    def _enter(self) -> AbstractContextManager[object] | None:
         context = self._around()
-        context.__enter__()
+        if context is not None:
+            context.__enter__()
         return context
 
     def __exit__(

@@ -262,12 +262,14 @@ def test_the_gradients_of_a_step_are_the_most_that_there_are_before_any_of_its_o
 
 def test_the_phases_of_a_step_and_the_shape_of_its_batch(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
     watched, _, phases = watching
-    accumulating()
+    accumulating()(torch.randn(16, 8))
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(torch.ones(1, requires_grad=True).backward).result()  # no pass of this training
     watched.close()
     steps = STEPS - 1  # all after the first
-    assert phases.begun == {"data": steps, "forward": 4 * steps, "backward": 4 * steps, "optimizer": steps}
+    assert phases.begun == {"data": steps, "forward": 4 * steps + 1, "backward": 4 * steps, "optimizer": steps}
     assert phases.shapes == {(16, 8)}
-    assert phases.events == ["step_begin", "step_end"] * STEPS + ["train_end"]
+    assert phases.events == ["step_begin", "step_end"] * STEPS + ["step_begin", "train_end"]
 
 
 def test_the_model_of_each_fold_is_heard(watching: tuple[ObservedLoop, Capture, Phases]) -> None:
