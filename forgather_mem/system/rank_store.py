@@ -37,15 +37,12 @@ _PREFIX = "forgather_mem/"
 
 def default_store() -> Store | None:
     """The store of the process group; None if torch.distributed is not initialised or not imported."""
-    if "torch.distributed" not in sys.modules:
+    # Where torch has no ranks it is missing
+    if not getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)():
         return None
-    from torch import distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    get_store = getattr(c10d, "_get_default_store", None)
-    return get_store() if get_store is not None else None
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    store: Store | None = getattr(c10d, "_get_default_store", lambda: None)()
+    return store
 
 
 @dataclass(eq=False)
