@@ -290,7 +290,7 @@ class ObservedLoop:
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         with PREPARATION:
-            events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
+            events = LoopEvents(self._args, self._make_callbacks(), self._objects)
         self._models.find(found, optimizers)
         ends = partial(self._in_pass, LoopEvents.forward_ends)
         self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))

@@ -52,7 +52,7 @@ class TrainingLoop:
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.args = args if args is not None else default_arguments()
-        self._events = LoopEvents(self.args, callbacks, model=model, optimizer=optimizer)
+        self._events = LoopEvents(self.args, callbacks, lambda: (model, optimizer))
         self.callback_handler = self._events.handler
         self._training = self._optimizer_stepped = False
         self._hooks = ExitStack()
