@@ -205,8 +205,7 @@ class LightningCallbacks(Callback):
         """A checkpoint is written inside a phase of its own."""
         if self._events is None:
             return call(*arguments, **keywords)
-        run = self._events.run()
-        outer = run.phase if run is not None else "other"
+        outer = self._events.phases.current
         self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
         with self._events.phase("save"):
             result = call(*arguments, **keywords)

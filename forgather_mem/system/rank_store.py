@@ -77,7 +77,6 @@ class _Asker:
         self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
         self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
-        self._has_warned = False
 
     def ask(self, key: str, ask: Callable[[Store], T], *, anew: bool, wait_s: float = ANSWER_S) -> _Question[T] | None:
         """The question, `done` or still under way; None without a store.
@@ -142,19 +141,18 @@ class _Asker:
                 self._slow = time.monotonic() - began_s > ANSWER_S
             except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
                 question.failed = True
+                if not self._gone[0]:
+                    self._warn(error)
                 self._gone = (id(store), time.monotonic() + _RETRY_S)
-                self._warn(error)
             question.done.set()
             del question, store
 
     def _warn(self, error: Exception) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed "
-                "on between the ranks until it does",
-                str(error).partition("\n")[0],
-            )
+        logger.warning(
+            "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed on "
+            "between the ranks until it does",
+            str(error).partition("\n")[0],
+        )
 
 
 # One, because a process has one default store.
