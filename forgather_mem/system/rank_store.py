@@ -33,6 +33,10 @@ ANSWER_S = 0.5  # an answer takes 0.1 ms in one machine
 _RETRY_S = 60.0
 _IDLE_S = 1.0
 _PREFIX = "forgather_mem/"
+_NO_ANSWER = (
+    "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed on between "
+    "the ranks until it does"
+)
 
 
 def default_store() -> Store | None:
@@ -142,17 +146,10 @@ class _Asker:
             except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
                 question.failed = True
                 if not self._gone[0]:
-                    self._warn(error)
+                    logger.warning(_NO_ANSWER, str(error).partition("\n")[0])
                 self._gone = (id(store), time.monotonic() + _RETRY_S)
             question.done.set()
             del question, store
-
-    def _warn(self, error: Exception) -> None:
-        logger.warning(
-            "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed on "
-            "between the ranks until it does",
-            str(error).partition("\n")[0],
-        )
 
 
 # One, because a process has one default store.
