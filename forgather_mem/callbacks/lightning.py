@@ -126,7 +126,7 @@ class LightningCallbacks(Callback):
         self._phase("optimizer")
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: object, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self._phase(None)
         before = self.state.global_step
