@@ -48,7 +48,7 @@ class HolderBound(NamedTuple):
     most: int | None = None
 
 
-def bound_of_holder(held: Held, names: Sequence[Named], sets: Iterable[Any]) -> HolderBound | None:
+def bound_of_holder(held: Held, names: Sequence[Named], sets: Iterable[object]) -> HolderBound | None:
     """Why it will stop growing, or may; None if there is no sign of that. `sets`: what may be its data set."""
     one, container, path, owner = held
     is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
@@ -82,7 +82,7 @@ def line_of_function(samples: Sequence[object]) -> Line | None:
     return None
 
 
-def data_sets(walk: ReachableGraph, position: int, lines: Sequence[Line]) -> Iterator[Any]:
+def data_sets(walk: ReachableGraph, position: int, lines: Sequence[Line]) -> Iterator[object]:
     """What may be the data set whose rows are kept here: what has it, itself or as a class, or a method that adds."""
     way = [thing for thing in walk.way(position)[:-1] if isinstance(thing, type) or has_attributes(thing)]
     classes = tuple(thing for thing in way if isinstance(thing, type))
@@ -101,7 +101,7 @@ def _adds(function: object, lines: Sequence[Line]) -> bool:
     )
 
 
-def _most_entries(owner: Any, container: object, sets: Iterable[Any]) -> tuple[int, str] | None:
+def _most_entries(owner: Any, container: object, sets: Iterable[object]) -> tuple[int, str] | None:
     """The most entries that this will have and what they are for: an optimizer's parameters, or a dataset's rows.
 
     A row's number is its key, as far as the first keys show.
@@ -119,12 +119,12 @@ def _most_entries(owner: Any, container: object, sets: Iterable[Any]) -> tuple[i
     return (rows, "rows") if max(keys) < rows else None
 
 
-def _rows_of(thing: Any) -> int:
+def _rows_of(thing: object) -> int:
     """The rows of a data set; 0 for what is none: a parameter is none, and a container has as many as were added."""
     cls = type(thing)
     if not hasattr(cls, "__getitem__") or hasattr(cls, "keys") or hasattr(cls, "append") or is_tensor(thing):
         return 0
     try:
-        return len(thing)
+        return len(thing)  # type: ignore[arg-type]
     except (TypeError, NotImplementedError, AttributeError):
         return 0

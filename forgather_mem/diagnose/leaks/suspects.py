@@ -182,6 +182,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
                 continue  # no step has added so much
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
+            if over and 0 <= length - one.count - before * (step - one.seen_at) <= before:
+                pace = before  # the last are of a step that has not ended
             if step == one.seen_at and abs(one.count - before * (step - first_step)) < 2:
                 pace = pace_of(one.count, step - first_step, whole)  # its end adds some, as an evaluation does
             if length < LEAK.shrunk_frac * one.count:
