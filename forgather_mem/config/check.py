@@ -15,7 +15,19 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
+from forgather_mem.config.graph.nodes import (
+    SHOWN,
+    CallNode,
+    DictNode,
+    Node,
+    Paths,
+    VarNode,
+    built_of,
+    in_a_line,
+    items_of,
+    line_and_column,
+    mark_at,
+)
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.config.source.rendered import SourceLocation
@@ -30,6 +42,7 @@ CALLBACKS = "trainer_callbacks"
 
 
 _BLANK = re.compile(r"\s*(#|---|$)")
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _WORKS = "rules: [!singleton:forgather_mem:Rule { when: ..., do: [...] }]"
 # Where in a callback that belongs which has this member
 _INSIDE = {
@@ -165,7 +178,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         yield Problem(kind="template", error=_no_list(config, target, built_of(value)))
     for item, place in _items(config, target) if items_of(value) else ():
         if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
-            hint = "write !singleton:module:name; an argument of the callback above is indented"
+            near = _named_callback(item)
+            hint = f"write !singleton:{near or 'module:name'}; an argument of the callback above is indented"
             hint += ", and null removes one" * isinstance(value, DictNode)
             yield _no_callback(target, in_a_line(item), place, hint)
 
@@ -174,11 +188,16 @@ def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
     """What is in the list of callbacks, and where: of a `!dlist` the keys."""
     if target not in config.targets:
         return []
-    graph, value, here = config.graph, config.graph.target(target), config.graph.place_of(target)
+    graph, value = config.graph, config.graph.target(target)
     if isinstance(value, DictNode):
         return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
-    nodes = CallNode | VarNode
-    return [(item, graph.place(item.mark) if isinstance(item, nodes) else here) for item in items_of(value) or ()]
+    found, lines = [], config.rendered.text.split("\n")
+    at = line_and_column(value.mark)[0] - 1 if isinstance(value, Node) else 0
+    for item in items_of(value) or ():
+        at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), at)
+        mark = item.mark if isinstance(item, Node) else mark_at(at + 1, 1 + max(0, lines[at].find(str(item))))
+        found.append((item, graph.place(mark)))
+    return found
 
 
 def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:
@@ -192,7 +211,7 @@ def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocat
 
 
 def _no_callback(target: str, what: str, place: SourceLocation, hint: str) -> Problem:
-    message = f"what is in {target!r} is a callback; this is none: {what}"
+    message = f"{what} in {target!r} is no callback"
     return Problem(kind="template", error=place.error(message, hint=hint))
 
 
@@ -245,8 +264,18 @@ def _no_list(config: Config, target: str, what: str) -> TemplateError:
     return config.graph.place_of(target).error(message, hint=hint)
 
 
+def _named_callback(item: object) -> str | None:
+    """The one of our callbacks that a text, or the only key of a mapping, names."""
+    from forgather_mem import callbacks
+
+    only = next(iter(item.entries), None) if isinstance(item, DictNode) else item
+    words = _IDENTIFIER.findall(only) if isinstance(only, str) else []
+    near = nearest(words[-1], dir(callbacks), 0.8) if words else None
+    return near and f"forgather_mem.callbacks:{near}"
+
+
 def _may_be_callbacks(name: str, items: Sequence[object]) -> bool:
-    called = [item.constructor for item in items if isinstance(item, CallNode)]
+    called = [str(getattr(item, "constructor", item)) for item in items if isinstance(item, CallNode | str)]
     return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
 
 

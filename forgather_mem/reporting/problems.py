@@ -89,12 +89,11 @@ def no_leak_sentence(report: RunReport) -> str:
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
     if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or report.killed):
         return ""
-    early = f"no verdict on leaks before about {leak.judged_steps:,} steps" if steps < leak.judged_steps else ""
-    if leak.undecided and leak.why:
-        early = f"; {early}" if early and leak.undecided == "early" else ""
-        return f"{leak.why[0].upper()}{leak.why[1:]}{early}."
-    if early and not leak.why:
-        return f"{early.capitalize()}."
+    told = [leak.why] if leak.undecided and leak.why else []
+    if steps < leak.judged_steps and (leak.undecided == "early" or not leak.why):
+        told.append(f"no verdict on leaks before about {leak.judged_steps:,} steps")
+    if text := "; ".join(told):
+        return f"{text[0].upper()}{text[1:]}."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
     ended = "the process ended before one was made"
     return f"No verdict on leaks: {leak.why or (too_few if leak.judged else ended)}."

@@ -90,7 +90,7 @@ def parse_tag(text: str, mark: Mark) -> Tag:
         known = [f"!{known}" for known in (*CALLS, *FORMS)]
         hint = did_you_mean(f"!{word}", known)
         if hint is None and ":" in text:
-            hint = f"did you mean '!singleton:{text[1:]}'?"
+            hint = f"did you mean '!singleton:{text[1:] if text.count(':') == 1 else constructor}'?"
         raise TemplateNodeError(mark, f"unknown tag {text!r:.80}", hint or f"the tags are {', '.join(known)}")
     elif constructor:
         raise TemplateNodeError(

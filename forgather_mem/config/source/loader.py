@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import RESERVED, STRING, SourceLocation
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.syntax import Part, is_plain, plain_newlines, split, to_jinja
+
+_CONFLICT = re.compile(r"^(?:<{7}|>{7})(?: .*)?$", re.MULTILINE)
 
 
 class StrangersTemplate(Exception):
@@ -93,6 +96,10 @@ class Sources:
             at = text.index(reserved)
             place = SourceLocation(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
             raise place.error(f"the character U+{ord(reserved):04X} is reserved")
+        if found := _CONFLICT.search(text):
+            place = SourceLocation(name, text.count("\n", 0, found.start()) + 1, 1, found[0])
+            hint = "keep one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>"
+            raise place.error("a merge conflict that nobody has resolved", hint=hint)
         text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:

@@ -15,7 +15,7 @@ from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor,
 from forgather_mem.heap.owner_paths import has_attributes
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines, is_assigned_by_index
-from forgather_mem.source.source_lines import Line, is_user_class, is_user_file
+from forgather_mem.source.source_lines import Line, is_user_file
 from forgather_mem.source.syntax import Named
 
 
@@ -82,23 +82,21 @@ def line_of_function(samples: Sequence[object]) -> Line | None:
     return None
 
 
-def data_sets(walk: ReachableGraph, position: int, lines: Sequence[Line]) -> Iterator[object]:
-    """What may be the data set whose rows are kept here: what has it, itself or as a class, or a method that adds."""
-    way = [thing for thing in walk.way(position)[:-1] if isinstance(thing, type) or has_attributes(thing)]
-    classes = tuple(thing for thing in way if isinstance(thing, type))
-    ours = {
-        cls: issubclass(cls, classes) or any(_adds(function, lines) for function in vars(cls).values())
-        for cls in set(map(type, walk.nodes))
-        if hasattr(cls, "__getitem__") and is_user_class(cls)
-    }
-    return itertools.chain(way, (thing for thing in walk.nodes if ours.get(type(thing))))
+def data_sets(
+    walk: ReachableGraph, position: int, names: Sequence[Named], lines: Sequence[Line]
+) -> Iterator[object]:
+    """What may be the data set whose rows are kept here: what has it, itself or in its class, or a method that adds."""
+    above = {id(thing): thing for thing in walk.way(position)[:-1]}
+    classes = tuple(thing for thing in above.values() if isinstance(thing, type))
+    regions = [region for named in names for region in named.regions if region.class_name]
+    adding = {one.class_name for one in regions for file, line in lines if file == one.file and _has(one.node, line)}
+    for thing in walk.nodes:
+        if id(thing) in above or issubclass(type(thing), classes) or type(thing).__name__ in adding:
+            yield thing
 
 
-def _adds(function: object, lines: Sequence[Line]) -> bool:
-    code = getattr(function, "__code__", None)
-    return code is not None and any(
-        code.co_filename == file and line in {one for _, _, one in code.co_lines()} for file, line in lines
-    )
+def _has(node: ast.AST, line: int) -> bool:
+    return bool(node.lineno <= line <= node.end_lineno)
 
 
 def _most_entries(owner: Any, container: object, sets: Iterable[object]) -> tuple[int, str] | None:

@@ -127,7 +127,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
-    bound = bound_of_holder(held, names, data_sets(walk, one.position, lines))
+    bound = bound_of_holder(held, names, data_sets(walk, one.position, names, lines))
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     places = {id(walk.nodes[at]): walk.holder(at) for at in (one.position, *one.others)}
     suspect = Suspect(
