@@ -15,19 +15,7 @@ from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
-from forgather_mem.config.graph.nodes import (
-    SHOWN,
-    CallNode,
-    DictNode,
-    Node,
-    Paths,
-    VarNode,
-    built_of,
-    in_a_line,
-    items_of,
-    line_and_column,
-    mark_at,
-)
+from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused
 from forgather_mem.config.source.rendered import SourceLocation
@@ -185,19 +173,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
 
 
 def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
-    """What is in the list of callbacks, and where: of a `!dlist` the keys."""
-    if target not in config.targets:
-        return []
-    graph, value = config.graph, config.graph.target(target)
-    if isinstance(value, DictNode):
-        return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
-    found, lines = [], config.rendered.text.split("\n")
-    at = line_and_column(value.mark)[0] - 1 if isinstance(value, Node) else 0
-    for item in items_of(value) or ():
-        at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), at)
-        mark = item.mark if isinstance(item, Node) else mark_at(at + 1, 1 + max(0, lines[at].find(str(item))))
-        found.append((item, graph.place(mark)))
-    return found
+    """What is in the list of callbacks, and where."""
+    return config.graph.items(target, config.rendered.text) if target in config.targets else []
 
 
 def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:

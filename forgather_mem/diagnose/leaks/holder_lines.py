@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -82,21 +83,20 @@ def line_of_function(samples: Sequence[object]) -> Line | None:
     return None
 
 
-def data_sets(
-    walk: ReachableGraph, position: int, names: Sequence[Named], lines: Sequence[Line]
-) -> Iterator[object]:
+def data_sets(walk: ReachableGraph, position: int, names: Sequence[Named], lines: Sequence[Line]) -> Iterator[object]:
     """What may be the data set whose rows are kept here: what has it, itself or in its class, or a method that adds."""
     above = {id(thing): thing for thing in walk.way(position)[:-1]}
     classes = tuple(thing for thing in above.values() if isinstance(thing, type))
-    regions = [region for named in names for region in named.regions if region.class_name]
-    adding = {one.class_name for one in regions for file, line in lines if file == one.file and _has(one.node, line)}
+    adding = {
+        region.class_name
+        for named in names
+        for region in named.regions
+        for node in ast.walk(region.node)
+        if region.class_name and (region.file, getattr(node, "lineno", 0)) in lines
+    }
     for thing in walk.nodes:
         if id(thing) in above or issubclass(type(thing), classes) or type(thing).__name__ in adding:
             yield thing
-
-
-def _has(node: ast.AST, line: int) -> bool:
-    return bool(node.lineno <= line <= node.end_lineno)
 
 
 def _most_entries(owner: Any, container: object, sets: Iterable[object]) -> tuple[int, str] | None:
