@@ -8,7 +8,6 @@ import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
@@ -29,7 +28,6 @@ PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that
 _CONFIDENCE = {"yes": "high", "likely": "likely"}
 
 
-@dataclass(frozen=True, slots=True)
 class ProblemLimits:
     """When something is told of what went wrong.
 
@@ -46,7 +44,7 @@ class ProblemLimits:
     advice: int = 4
 
 
-_LIMITS = ProblemLimits()
+_LIMITS = ProblemLimits
 
 
 def leak_lines(report: RunReport, width: int) -> list[str]:
