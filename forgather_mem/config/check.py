@@ -17,7 +17,7 @@ from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
-from forgather_mem.config.policy.denied import Refused
+from forgather_mem.config.policy.denied import Refused, similar_name
 from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
@@ -30,7 +30,6 @@ CALLBACKS = "trainer_callbacks"
 
 
 _BLANK = re.compile(r"\s*(#|---|$)")
-_IDENTIFIER = re.compile(r"[^\W\d]\w*")
 _WORKS = "rules: [!singleton:forgather_mem:Rule { when: ..., do: [...] }]"
 # Where in a callback that belongs which has this member
 _INSIDE = {
@@ -166,7 +165,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         yield Problem(kind="template", error=_no_list(config, target, built_of(value)))
     for item, place in _items(config, target) if items_of(value) else ():
         if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
-            near = _named_callback(item)
+            only = next(iter(item.entries), None) if isinstance(item, DictNode) else item
+            near = similar_name(only) if isinstance(only, str) else None
             hint = f"write !singleton:{near or 'module:name'}; an argument of the callback above is indented"
             hint += ", and null removes one" * isinstance(value, DictNode)
             yield _no_callback(target, in_a_line(item), place, hint)
@@ -239,16 +239,6 @@ def _no_list(config: Config, target: str, what: str) -> TemplateError:
     hint = f"write {target}: !list, below it - !singleton:module:name"
     hint = f"write it as !dlist:@{target}" if isinstance(config.graph.target(target), DictNode) else hint
     return config.graph.place_of(target).error(message, hint=hint)
-
-
-def _named_callback(item: object) -> str | None:
-    """The one of our callbacks that a text, or the only key of a mapping, names."""
-    from forgather_mem import callbacks
-
-    only = next(iter(item.entries), None) if isinstance(item, DictNode) else item
-    words = _IDENTIFIER.findall(only) if isinstance(only, str) else []
-    near = nearest(words[-1], dir(callbacks), 0.8) if words else None
-    return near and f"forgather_mem.callbacks:{near}"
 
 
 def _may_be_callbacks(name: str, items: Sequence[object]) -> bool:

@@ -104,6 +104,6 @@ def test_an_error_that_a_library_still_holds_came_through_the_line_that_called_i
 
 def test_a_link_to_a_script_is_told_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # where the script really is
-    (tmp_path / "runs").mkdir()
-    monkeypatch.chdir(tmp_path / "runs")
-    assert short_file.__wrapped__(str(tmp_path / "runs" / "train.py")) == "train.py"
+    (runs := tmp_path / "runs").mkdir()
+    monkeypatch.chdir(runs)
+    assert short_file(str(runs / "train.py")) == "train.py"

@@ -58,15 +58,10 @@ DECODED: dict[int, bytes] = {}
 class SharedClips(Clips):
     shared: dict[int, bytes] = {}  # noqa: RUF012  # of one test
 
-    def __init__(self) -> None: ...
-
     def __getitem__(self, index: int) -> bytes:
+        if self.by_name:
+            return DECODED.setdefault(index, bytes(5_000 + index))
         return self.shared.setdefault(index, bytes(5_000 + index))
-
-
-class GlobalClips(SharedClips):
-    def __getitem__(self, index: int) -> bytes:
-        return DECODED.setdefault(index, bytes(5_000 + index))
 
 
 def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
@@ -74,7 +69,7 @@ def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
     (top, *_) = suspects_after(lambda step: clips[step])
     assert top.bounded == "Clips.decoded holds one entry for each of 4,000 rows at most"
     assert 4_000 * 5_000 < (top.full_bytes or 0) < 4_000 * 5_300
-    for shared, kept in ((SharedClips(), "SharedClips.shared"), (GlobalClips(), f"{__name__}.DECODED")):
+    for shared, kept in ((SharedClips(False), "SharedClips.shared"), (SharedClips(True), f"{__name__}.DECODED")):
         (top, *_) = suspects_after(lambda step, clips=shared: clips[step])
         assert top.bounded == f"{kept} holds one entry for each of 4,000 rows at most"
     clips = Clips(by_name=True)
