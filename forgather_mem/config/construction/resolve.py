@@ -75,7 +75,7 @@ OWN_VARIABLE = "pp_config"
 
 _NOWHERE = SourceLocation("", 1)
 _OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
-_MEANT = re.compile(r"[Nn]one|(.+,)|\$\{?([\w |().\"',]+)\}?")
+_MEANT = {"[Nn]one": "write null for None", ".+,": "write it without the ','", r"\$\{?([^{}]+)\}?": r"write {{ \1 }}"}
 _ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
 MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
@@ -304,12 +304,8 @@ def meant_value(value: object) -> str | None:
     """
     if isinstance(value, dict) and [*value.values()] == [None]:
         value = f"${{{next(iter(value))}}}"
-    found = _MEANT.fullmatch(value) if isinstance(value, str) else None
-    if found is None:
-        return None
-    return (
-        f"write {{{{ {found[2]} }}}}" if found[2] else "write it without the ','" if found[1] else "write null for None"
-    )
+    found = ((re.fullmatch(said, value if isinstance(value, str) else ""), hint) for said, hint in _MEANT.items())
+    return next((one.expand(hint) for one, hint in found if one), None)
 
 
 def is_file(node: CallNode) -> bool:

@@ -26,9 +26,8 @@ from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.syntax import FORMS, indent_of
 from forgather_mem.errors import TemplateError
 
-_Loader: Callable[[str], yaml.SafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # without libyaml: 15 times slower
+# Without libyaml it is 15 times slower
+_Loader: Callable[[str], yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LOOK_EVERY = 500  # events
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
