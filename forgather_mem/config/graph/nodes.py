@@ -45,7 +45,6 @@ def line_and_column(mark: Mark) -> tuple[int, int]:
     return divmod(mark, LINE)
 
 
-@dataclass(frozen=True, slots=True)
 class Shown:
     """Characters shown of one step of a path, of a path, and of a value in a tree; and items of a list: a
     stranger may have made each as long as a file."""
@@ -56,7 +55,7 @@ class Shown:
     items: int = 10
 
 
-SHOWN: Final = Shown()
+SHOWN: Final = Shown
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -180,6 +179,18 @@ class Graph:
         """The part of the graph that a target refers to."""
         assert isinstance(self.root, DictNode)
         return self.root.entries[name]
+
+    def items(self, target: str, text: str) -> list[tuple[Value, SourceLocation]]:
+        """What is in a list, and where: of a `!dlist` the keys. The rendered text has the places of texts."""
+        value, lines = self.target(target), text.split("\n")
+        if isinstance(value, DictNode):
+            return [(item, self.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
+        found, at = [], line_and_column(value.mark)[0] - 1 if isinstance(value, Node) else 0
+        for item in items_of(value) or ():
+            at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), at)
+            mark = item.mark if isinstance(item, Node) else mark_at(at + 1, max(1, 1 + lines[at].find(str(item))))
+            found.append((item, self.place(mark)))
+        return found
 
     def place(self, mark: Mark) -> SourceLocation:
         """The location of a mark in the original files."""
