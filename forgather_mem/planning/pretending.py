@@ -8,6 +8,7 @@ comes of them is computed, too.
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -282,10 +283,17 @@ def _together(func: Operation, args: Arguments, keywords: Keywords) -> object:
 
 
 def warm_up() -> None:
-    """Import what torch imports at the first operation without values, before a child is forked that needs it."""
+    """Import what torch imports at the first operation without values, before a child is forked that needs it.
+
+    What is imported is no garbage, which would be looked for meanwhile, in all that there is.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     with FakeTensorMode():
         made = (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
     made.detach()  # where there is no mode, ranks are asked for
+    if collects:
+        gc.enable()
 
 
 def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:

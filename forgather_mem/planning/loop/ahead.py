@@ -35,7 +35,6 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
-from forgather_mem.planning.refusal import BAD_FORK
 from forgather_mem.system.tracing import is_traced
 
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
@@ -229,7 +228,9 @@ class Ahead:
         else:
             result = self._backward(backward, *args, **keywords)
         if is_outer:
-            self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
+            # Its parameters may be sharded; gradients of one that has no optimizer may be copied to what has
+            for model in {*self._models, *self._known}:
+                self._saw_gradients(model.parameters())
             self._log.begin("optimizer")
             self._loop.passed(bool(keywords.get("accumulate_grad")))
         return result
@@ -237,10 +238,11 @@ class Ahead:
     def _backward(self, backward: Call, *args: object, **keywords: object) -> object:
         try:
             return backward(*args, **keywords)
-        except RuntimeError as error:
-            if not (self._teller and BAD_FORK in str(error)):
+        except RuntimeError:
+            if not self.skips:
                 raise
-        # A fork can't go back through a graph where autograd has threads: the weights get what that would leave
+        # A call that is not made leaves the graph of an earlier one in attributes, and a fork can't go back through
+        # any where autograd has threads: the weights get what that would leave
         for output in tensors_among(args):
             for weight in _weights_behind(output):
                 if weight.grad is None:
