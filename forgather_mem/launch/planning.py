@@ -76,9 +76,8 @@ class _Acts:
 
     def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
-        if not event.startswith(ACTS):  # asked of all that Python does, as `id`
-            return
-        names = acted_on(event, arguments)
+        # Asked of all that Python does, as `id`
+        names = acted_on(event, arguments) if event.startswith(ACTS) else None
         if names is None or (names and all(name.startswith(self._not_noted) for name in names)):
             return
         if self.planner is not None and self.planner[0] != os.getpid():

@@ -88,11 +88,11 @@ class KnownOperations:
             elif kind is list or kind is tuple:
                 key.append(len(one))  # type: ignore[arg-type]
                 is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
-            elif isinstance(one, Mapping | torch.UntypedStorage | torch.Generator):  # not to be kept by the key
+            elif _is_left(kind):  # type: ignore[arg-type]
                 tensors += tensors_among(one)
                 is_all = False
             else:
-                key.extend((kind, None if kind is float and one not in (0, 1) else one))  # type: ignore[arg-type]
+                key += (kind, None if kind is float and one not in (0, 1) else one)  # type: ignore[arg-type]
         return is_all
 
     def results(self, key: Key | None, tensors: Sequence[torch.Tensor], saw: Saw | None) -> object:
@@ -153,6 +153,12 @@ class KnownOperations:
         made = torch.Tensor._make_subclass(FakeTensor, bare, False, dispatch_device=True, device_for_backend_keys=_HOST)
         made.__dict__.update(self._state)
         return made
+
+
+@functools.cache
+def _is_left(kind: type) -> bool:
+    """Whether a key is not to keep what is of this kind."""
+    return issubclass(kind, Mapping | torch.UntypedStorage | torch.Generator)
 
 
 @functools.cache

@@ -155,7 +155,11 @@ class Loaders:
             return batches.largest_of(known, sizes, collate, dataset, among, by_tokens)
 
         key = id(dataset), getattr(sampler, "batch_size", None) or 1
-        order = self._of_training(ref(iterator), key, known, largest) if trains else _of_evaluation(known, largest)
+        if trains:
+            order = self._of_training(ref(iterator), key, known, largest)
+        else:  # the largest comes first
+            found = largest(False, *range(len(known)))
+            order = iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))
         left = itertools.islice(iterator._sampler_iter, len(known), None)
         iterator._sampler_iter = itertools.chain(itertools.islice(order, len(of_epoch)), left)
         return bool(trains and loop.rounds.step > 1 and self._larger(key, largest, range(len(known)), 0))
@@ -194,9 +198,3 @@ class Loaders:
             number = max(end, number)
         self.waiting.discard(iterator())
         yield from known[number:]
-
-
-def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbers]:
-    """The largest comes first."""
-    found = largest(False, *range(len(known)))
-    return iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))
