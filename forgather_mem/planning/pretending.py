@@ -52,7 +52,6 @@ _IN_PASSES = frozenset((*_FILLED, _ADD, _PUT))
 _NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
 _MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
-_SOFTMAX = torch.ops.aten._safe_softmax.default
 
 
 class Pretending(TorchDispatchMode):
@@ -137,7 +136,7 @@ class Pretending(TorchDispatchMode):
         if is_sum:
             self._sum = weakref.ref(cast(torch.Tensor, result))
         # It finds rows that are masked as a whole
-        if func is _SOFTMAX and not self._on_device:
+        if func is torch.ops.aten._safe_softmax.default and not self._on_device:
             log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
         return result
 
@@ -297,8 +296,7 @@ def warm_up() -> None:
     with FakeTensorMode():
         made = (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
     made.detach()  # where there is no mode, ranks are asked for
-    if collects:
-        gc.enable()
+    gc.enable() if collects else None
 
 
 def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:

@@ -128,11 +128,13 @@ class Trace(NamedTuple):
         half = len(begins) // 2
         return min(begins[half:]) - min(begins[:half]) if half else 0
 
+    def largest_bytes(self) -> int:
+        """Of what is made."""
+        return max((self.sizes[event] for event in self.events if event >= 0), default=0)
+
     def requests(self) -> Iterator[StorageRequest]:
         """The larger allocations, in order."""
-        least = (
-            max((self.sizes[event] for event in self.events if event >= 0), default=0) // 1000
-        )  # smaller ones are no reason for a failure
+        least = self.largest_bytes() // 1000  # smaller ones are no reason for a failure
         total = 0
         for (_, step, phase, _), events in self.by_stretch():
             for event in events:

@@ -231,8 +231,7 @@ class Ahead:
             result = self._backward(backward, *args, **keywords)
         if is_outer:
             # Its parameters may be sharded; gradients of one that has no optimizer may be copied to what has
-            for model in {*self._models, *self._known}:
-                self._saw_gradients(model.parameters())
+            self._saw_gradients(one for model in {*self._models, *self._known} for one in model.parameters())
             self._log.begin("optimizer")
             self._loop.passed(bool(keywords.get("accumulate_grad")))
         return result
