@@ -16,6 +16,7 @@ from forgather_mem.probes.tensors import storages_of, tensors_in
 from forgather_mem.units import format_bytes
 
 
+@dataclass(frozen=True, slots=True)
 class LookLimits:
     """How far what holds a tensor or a graph is looked for.
 
@@ -32,7 +33,7 @@ class LookLimits:
     budget_s: float = 2.0
 
 
-_LOOK = LookLimits
+_LOOK = LookLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

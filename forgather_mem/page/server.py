@@ -16,6 +16,7 @@ import secrets
 import socketserver
 import threading
 import time
+from dataclasses import dataclass
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -189,6 +190,7 @@ def _hang_up(connection: socket) -> None:
 # ---- what is served: the runs of a folder as data of the page, up to date while they are being written ----
 
 
+@dataclass(frozen=True, slots=True)
 class FollowingPace:
     """How often a run that goes on is looked at, and how much of it. Seconds are of the clock.
 
@@ -203,7 +205,7 @@ class FollowingPace:
     most_runs: int = 200
 
 
-_PACE = FollowingPace
+_PACE = FollowingPace()
 
 
 class FollowedRuns:

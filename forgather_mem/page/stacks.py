@@ -27,6 +27,7 @@ _VARIABLE = re.compile(r"(?:local ')?(?:__main__\.)?([\w.]*).*", re.S)
 Part = tuple[str, str, Column]  # key, label, sizes
 
 
+@dataclass(frozen=True, slots=True)
 class StackThresholds:
     """How what was read becomes a picture.
 
@@ -41,7 +42,7 @@ class StackThresholds:
     higher_times: float = 1.02
 
 
-_STACKS = StackThresholds
+_STACKS = StackThresholds()
 
 
 @dataclass(slots=True)

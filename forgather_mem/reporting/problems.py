@@ -8,6 +8,7 @@ import shlex
 import signal as signals
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from forgather_mem.reporting.plausible import each_bytes
 from forgather_mem.reporting.table import WHOSE, format_place, format_time
@@ -27,6 +28,7 @@ CRASHES = (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL, sign
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
 
 
+@dataclass(frozen=True, slots=True)
 class ProblemLimits:
     """When something is told of what went wrong.
 
@@ -43,7 +45,7 @@ class ProblemLimits:
     advice: int = 4
 
 
-_LIMITS = ProblemLimits
+_LIMITS = ProblemLimits()
 
 
 def leak_lines(report: RunReport, width: int) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from forgather_mem.telemetry.report_schema import read_report, to_dict
 _OURS = re.compile(r"report(\.rank\d{1,6})?\.json|memory\.rank\d{1,6}\.jsonl(\.\d{1,6})?|ring\.rank\d{1,6}")
 
 
+@dataclass(frozen=True, slots=True)
 class SearchLimits:
     """How far a run is searched for; whoever gives the folder may have chosen what is in it.
 
@@ -38,7 +39,7 @@ class SearchLimits:
     ranks: int = 4096
 
 
-_SEARCH = SearchLimits
+_SEARCH = SearchLimits()
 
 
 class NoRun(ForgatherMemError):

@@ -11,7 +11,7 @@ import shlex
 import signal as signals
 import textwrap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
 from forgather_mem.errors import escape_controls, shown
@@ -49,6 +49,7 @@ _ACTIONS = {"collect": "collection", "clear": "clear", "trim": "trim"}
 _WITHOUT = {"collect": "`gc: null`", "clear": "`clear_cache: null`"}  # in a child of callbacks/memory.yaml
 
 
+@dataclass(frozen=True, slots=True)
 class CostThresholds:
     """From when on a cost is told.
 
@@ -63,7 +64,7 @@ class CostThresholds:
     as_planned_frac: float = 0.01
 
 
-_COSTS = CostThresholds
+_COSTS = CostThresholds()
 
 T = TypeVar("T")
 

@@ -10,9 +10,11 @@ from __future__ import annotations
 import collections
 import itertools
 from collections.abc import Callable, Iterable, Mapping, MappingView, Sequence, Set
+from dataclasses import dataclass
 from typing import Any
 
 
+@dataclass(frozen=True, slots=True)
 class _Most:
     """Items that the built-ins of one construction are given; keys of one mapping that have the same hash; and digits
     to round to: round(1, -10**9) would first build 10**10**9."""
@@ -22,7 +24,7 @@ class _Most:
     digits: int = 400
 
 
-_MOST = _Most
+_MOST = _Most()
 _TOO_MANY = f"the built-ins of one construction handle {_MOST.items:,} items at most"
 
 

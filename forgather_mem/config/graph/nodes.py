@@ -45,6 +45,7 @@ def line_and_column(mark: Mark) -> tuple[int, int]:
     return divmod(mark, LINE)
 
 
+@dataclass(frozen=True, slots=True)
 class Shown:
     """Characters shown of one step of a path, of a path, and of a value in a tree; and items of a list: a
     stranger may have made each as long as a file."""
@@ -55,7 +56,7 @@ class Shown:
     items: int = 10
 
 
-SHOWN: Final = Shown
+SHOWN: Final = Shown()
 
 
 @dataclass(slots=True, eq=False, kw_only=True)

@@ -17,6 +17,7 @@ from forgather_mem.config.source.loader import Source
 from forgather_mem.config.source.rendered import ORIGIN, TOKEN, SourceLocation
 
 
+@dataclass(frozen=True, slots=True)
 class MapLimits:
     """Characters of a text that has a source map, and of a piece and its line that are looked at to find a column."""
 
@@ -25,7 +26,7 @@ class MapLimits:
     line: int = 20_000
 
 
-MAP_LIMITS = MapLimits
+MAP_LIMITS = MapLimits()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ SUFFIXES = (".yaml", ".yml", ".jinja")
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
 
 
+@dataclass(frozen=True, slots=True)
 class _Most:
     """How much of a search path is listed, since a folder on it may be somebody's home: templates, with ten times as
     many entries of folders; folders in each other, as every part of a file's name is looked at; bytes in which a
@@ -32,7 +33,7 @@ class _Most:
     comment_bytes: int = 4_000
 
 
-_MOST = _Most
+_MOST = _Most()
 
 
 @dataclass(frozen=True, slots=True)

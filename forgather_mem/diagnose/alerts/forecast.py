@@ -22,6 +22,7 @@ from forgather_mem.system.memory_limit import Room
 from forgather_mem.units import format_bytes
 
 
+@dataclass(frozen=True, slots=True)
 class FillingLimits:
     """When a rise is trusted. Measured by benchmarks/alerts.py: growth with noise and spikes, and runs that only move.
 
@@ -44,7 +45,7 @@ class FillingLimits:
     recent_points: int = 160
 
 
-_WHEN = FillingLimits
+_WHEN = FillingLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

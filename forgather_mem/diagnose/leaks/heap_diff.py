@@ -6,7 +6,7 @@ import gc
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
@@ -30,6 +30,7 @@ from forgather_mem.heap.unreached import Mark, Unreached, all_containers, garbag
 from forgather_mem.source.syntax import forget_trees
 
 
+@dataclass(frozen=True, slots=True)
 class LookThresholds:
     """How far a look goes. Set on the scripts of `tests/leaks/zoo`.
 
@@ -48,7 +49,7 @@ class LookThresholds:
     most_weighed: int = 40
 
 
-LOOK = LookThresholds
+LOOK = LookThresholds()
 
 
 class CloserLook:

@@ -30,6 +30,7 @@ from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
 
+@dataclass(frozen=True, slots=True)
 class SnapshotLimits:
     """How much of what is near is looked at. Set on the scripts of `tests/leaks/zoo`.
 
@@ -50,7 +51,7 @@ class SnapshotLimits:
     operation_bytes: int = 650
 
 
-_LIMITS = SnapshotLimits
+_LIMITS = SnapshotLimits()
 _PLAIN = dict, list  # of which Python gives the place of one that is freed to the next
 
 

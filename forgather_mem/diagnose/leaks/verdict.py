@@ -196,6 +196,7 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Seque
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
 
 
+@dataclass(frozen=True, slots=True)
 class GainLimits:
     """What of a gain is usual.
 
@@ -210,7 +211,7 @@ class GainLimits:
     kept_bytes: int = 32 * MIB
 
 
-_LIMITS = GainLimits
+_LIMITS = GainLimits()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

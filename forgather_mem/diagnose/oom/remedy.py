@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from forgather_mem.diagnose.oom.failure import Failure
@@ -17,6 +17,7 @@ _OF_PHASE = {"data": "the batch", "optimizer": "optimizer", "evaluate": "evaluat
 _CHANGES = {NOTHING: "", SPEED: "slower", NUMBERS: "changes the training"}
 
 
+@dataclass(frozen=True, slots=True)
 class RemedyThresholds:
     """What is worth a word, as set on the sets of benchmarks/results/ooms.md.
 
@@ -45,7 +46,7 @@ class RemedyThresholds:
     own_bytes: int = 8 * MIB
 
 
-WHEN = RemedyThresholds
+WHEN = RemedyThresholds()
 
 
 class Remedy(NamedTuple):
