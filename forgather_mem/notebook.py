@@ -165,9 +165,7 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
 def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
-        error = _last_error()
-        if error is not None:
-            drop_frames(error)
+        drop_frames(*filter(None, [_last_error()]))
         if name not in shell.user_ns:
             return []
     results = _results(shell)
@@ -224,8 +222,7 @@ def _results(shell: InteractiveShell) -> dict[int, object]:
 
 
 def _last_error() -> BaseException | None:
-    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

@@ -155,12 +155,11 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     shown = [
         one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
     ]
-    rows = list(map(_size_row, shown))
     if comparison.planned:
         yield [("plan", *names, "difference"), _size_row(comparison.peak)]
         yield from _by_phase(comparison.planned)
-    if rows:
-        yield [("memory", *names, "difference"), *rows]
+    if shown:
+        yield [("memory", *names, "difference"), *map(_size_row, shown)]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
         rows = [(one.name, *_values(one)) for one in first]
