@@ -177,10 +177,10 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
 def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]) -> list[Grown]:
     """What both plans explain, and of what was measured that which is in no plan: the larger ones first.
 
-    What nothing else explains the only setting that differs does.
+    What nothing else explains the only setting that differs does, an argument of a Trainer, which tells its model, too.
     """
     differ = leading([one for one in settings if one.comparable])
-    only = differ if len(differ) == 1 else []
+    only = differ if len(differ) == 1 and differ[0].name.startswith("arguments.") else []
     parts = [
         Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings, one.bytes) or only)
         for one, phase in planned_growth(planned)

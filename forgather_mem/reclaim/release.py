@@ -100,8 +100,7 @@ def release_memory(*objects: object) -> list[None]:
     place = frame_name(sys._getframe(1))
     leaving = [f"local {name!r} of {place}" for name in empty_assigned(sys._getframe(1), objects)]
     del objects
-    given = give_back()
-    logger.info("release_memory: %s", given)
+    logger.info("release_memory: %s", give_back())
     for held in watched.held(leaving=leaving):
         _say(f"release_memory: {held}")
     return nothing
