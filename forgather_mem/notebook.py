@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import sys
 import traceback
+from asyncio import _get_running_loop
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -82,9 +83,14 @@ def run_magic(shell: InteractiveShell, line: str) -> str:
 
 
 def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
-    """Run a cell; returns what it took, and the names that hold more or less. With words above it is not run."""
+    """Run a cell; returns what it took, and the names that hold more or less. With words above it is not run.
+
+    Nor is one that awaits: the loop that it needs runs the notebook.
+    """
     if line.strip():
         return f"%%forgather_mem {line}: the cell was not run; write %%forgather_mem alone. In another cell {_USAGE}"
+    if _get_running_loop() and shell.should_run_async(cell, transformed_cell=cell):
+        return "%%forgather_mem: the cell was not run; one that awaits can't be measured so"
     before, window = what_is_alive(shell), UsageWindow()
     count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
     shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
@@ -159,9 +165,7 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
 def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
-        error = _last_error()
-        if error is not None:
-            drop_frames(error)
+        drop_frames(*filter(None, [_last_error()]))
         if name not in shell.user_ns:
             return []
     results = _results(shell)
@@ -218,8 +222,7 @@ def _results(shell: InteractiveShell) -> dict[int, object]:
 
 
 def _last_error() -> BaseException | None:
-    error: BaseException | None = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-    return error
+    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
 
 
 def _new_bytes(value: object, seen: set[object]) -> int:

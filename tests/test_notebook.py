@@ -47,6 +47,8 @@ CELLS = {
     "both = {'a': torch.ones(2**18), 'b': [torch.zeros(2**17).numpy(), 'x' * 2**18]}\nprint('ran')",
     "free": "%%forgather_mem\nlarger = torch.ones(2**19); del again, fresh; both.clear()",
     "words": "%%forgather_mem release fresh\nprint('ran')",
+    "awaits": "import asyncio, forgather_mem.notebook\nasync def run():\n"
+    "    print(forgather_mem.notebook.measure_cell(get_ipython(), 'await run()', ''))\nasyncio.run(run())",
     "fill": "rows = []\nfor row in range(3): rows.append(row)",
     "old": "def fill():\n    rows.append(1)",
     "define": "def fill():\n\n    rows.append(2)\nclass Keeps:\n    kept = []\n    def add(self): self.kept.append(3)",
@@ -138,6 +140,7 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
         ("variable left", "False\n"),
         ("usage", "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"),
         ("words", "%%forgather_mem release fresh: the cell was not run; write %%forgather_mem alone."),
+        ("awaits", "%%forgather_mem: the cell was not run; one that awaits"),
         ("unloaded", "False\n"),
     ],
 )

@@ -89,6 +89,7 @@ def _write_page(runs: list[str], sides: list[Side], found: list[Comparison], fil
     """A page of all runs: of each side but the first it is said what differs, and the first of these is shown."""
     from forgather_mem.comparing.text import comparison_text, sentences
     from forgather_mem.page.data import run_data
+    from forgather_mem.reporting.run_dir import find_run
     from forgather_mem.reporting.text import with_texts
 
     names, data = iter(_names([path for run in runs for path in _paths(run)])), []
@@ -99,7 +100,8 @@ def _write_page(runs: list[str], sides: list[Side], found: list[Comparison], fil
             text = comparison_text(one)
             told = {"kind": "compared", "badge": "COMPARED", "verdict": verdict, "more": "; ".join(more), "text": text}
         for report, path in zip(side.reports, _paths(run), strict=True):
-            data.append(with_texts(run_data(report, _folder(path), next(names)) | told, shown))
+            folder = Path(path).parent if Path(path).is_file() else find_run(path)
+            data.append(with_texts(run_data(report, folder, next(names)) | told, shown))
     write_page([*data[len(sides[0].reports) :], *data[: len(sides[0].reports)]], file)
 
 
@@ -119,12 +121,6 @@ def _side(argument: str, name: str) -> Side:
     paths = _paths(argument)
     name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
     return Side(name=name, reports=[_report(path) for path in paths])
-
-
-def _folder(path: str) -> Path:
-    from forgather_mem.reporting.run_dir import find_run
-
-    return Path(path).parent if Path(path).is_file() else find_run(path)
 
 
 def _paths(argument: str) -> list[str]:

@@ -27,7 +27,6 @@ from forgather_mem.telemetry import run_session
 _SIZES = ("batch", "length")
 _Request = dict[str, object]
 _Tell = Callable[[float, str], None]
-_IN_PYTHON = "in Python a step of it can be planned: forgather_mem.plan(step, model, optimizer, batch)"
 # Trackers that can be told to track nothing, or nothing that others see
 _QUIET = {
     "CLEARML_OFFLINE_MODE": "1",
@@ -82,13 +81,13 @@ def plan_script(
     if as_json and problem is not None:
         print(json_text({"refused": problem, "notes": notes}, indent=1))
     if answer is None:
-        complain(f"no plan: {nothing}", None if code else _IN_PYTHON)
+        complain(f"no plan: {nothing}")
         return code if code > 0 else FAILURE
     if problem is not None:
         raise ForgatherMemError("\n".join([f"this can't be planned: {problem}", *notes]))
     text = answer.pop("text")
     if as_json:
-        print(json_text({**answer, "notes": notes}, indent=1))
+        print(json_text({"script": what.script, **answer, "notes": notes}, indent=1))
     else:
         print_text("\n".join([text, *notes]))
     return 0

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 
-from forgather_mem.comparing.causes import Changed, causes_of, changed, settings_of_sides
+from forgather_mem.comparing.causes import Changed, causes_of, changed, leading, settings_of_sides
 from forgather_mem.comparing.side import HELD, LEAK, OTHERS, PLANNED, WORKERS, Difference, Side, differences
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.telemetry.report import LeakReport
@@ -162,7 +162,7 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
     sizes = {one.name: one.bytes for one in found if one.is_sure and (one.counted or one.name == WORKERS)}
     # A leak is in what is held, of which an estimate tells nothing beside it that is little
     held, leaked, leak = sizes.pop(HELD, 0.0), _leaked(after) - _leaked(before), after.leak or before.leak
-    is_all = is_nearly(held, leaked)
+    is_all = 0.8 <= held / (leaked or math.inf) <= 1.25  # nearly
     if leaked and (is_all or not _have_one_leak(before, after)):
         sizes[LEAK] = leaked
         held = 0.0 if is_all or abs(held) <= abs(leaked) else held - leaked
@@ -175,23 +175,19 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
 
 
 def _with_plan(planned: Sequence[Difference], measured: Sequence[Grown], settings: Sequence[Changed]) -> list[Grown]:
-    """What both plans explain, and of what was measured that which is in no plan: the larger ones first."""
+    """What both plans explain, and of what was measured that which is in no plan: the larger ones first.
+
+    What nothing else explains the only setting that differs does, an argument of a Trainer, which tells its model, too.
+    """
+    differ = leading([one for one in settings if one.comparable])
+    only = differ if len(differ) == 1 and differ[0].name.startswith("arguments.") else []
     parts = [
-        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings, one.bytes))
+        Grown(part=one.name, phase=phase, bytes=one.bytes, causes=causes_of(one.name, settings, one.bytes) or only)
         for one, phase in planned_growth(planned)
     ]
     beside = [one for one in measured if one.part in (HELD, LEAK, OTHERS, WORKERS)]
     larger = [one for one in beside if abs(one.bytes) > abs(planned[0].bytes) and one.part != WORKERS]
     return [*larger, *parts, *(one for one in beside if one not in larger)]
-
-
-def is_nearly(size: float, whole: float) -> bool:
-    """Whether a size is nearly all of another one.
-
-    >>> is_nearly(9.0, 10.0), is_nearly(-9.0, 10.0), is_nearly(20.0, 10.0)
-    (True, False, False)
-    """
-    return 0.8 <= size / (whole or math.inf) <= 1.25
 
 
 def _grown_frac(rows: Sequence[Difference]) -> float:
@@ -232,8 +228,6 @@ def planned_growth(found: Sequence[Difference]) -> Iterator[tuple[Difference, st
 
     Those in the phase of the higher peak come first; then what differs in other phases alone.
     """
-    if not found:
-        return
     peak, *rows = found
     at_peak = [row for row in rows if row.phase == peak.phase and row.name != PLANNED]
     most = {row.name: row for row in sorted(rows, key=_size)}

@@ -53,7 +53,8 @@ def comparison_markdown(comparison: Comparison) -> str:
 def sentences(comparison: Comparison) -> list[str]:
     """What is known of the difference, the verdict first."""
     told = [_headline(comparison)]
-    told += [f"{grown.part}: {_causes(grown.causes)}" for grown in comparison.grown if grown.causes]
+    causes = {grown.part: _causes(grown.causes) for grown in comparison.grown if grown.causes}
+    told += [f"{', '.join(one for one in causes if causes[one] == of)}: {of}" for of in dict.fromkeys(causes.values())]
     differ = [one for one in comparison.settings if one.comparable]
     if differ and not any(grown.causes for grown in comparison.grown):
         told.append(f"settings that differ: {_causes(differ)}")
@@ -74,8 +75,8 @@ def sentences(comparison: Comparison) -> list[str]:
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
     for side in (before, after):
-        if not any(not name.startswith("batch.") for name in side.first.run.settings):
-            told.append(f"{side.name}: no settings")
+        if all(name.startswith("batch.") for name in side.first.run.settings):
+            told.append(f"{side.name}: no settings{' but its batch' * bool(side.first.run.settings)}")
     return told
 
 
@@ -105,8 +106,7 @@ def _headline(comparison: Comparison) -> str:
     is_all = comparison.planned or abs(peak.bytes - sum(one.bytes for one in grown)) <= peak.high - peak.bytes
     rest = "" if is_all else f"; can't tell what the rest is: {_PLAN_BOTH}"
     if not peak.is_sure:
-        told = f"whether the peak ({comparison.place}) differs can't be told"
-        return f"{name}: {parts}; {told if abs(peak.bytes) >= MIB else f'{it} as much {where}'}."
+        return f"{name}: {parts}; whether the peak ({comparison.place}) differs can't be told."
     if comparison.place == "host":  # resident memory may differ by more than what is counted, for reasons nobody knows
         return f"{name}: {parts}. Of resident memory {it} {_more(peak.bytes)} {where}{rest}."
     return f"{name} {more} {where}: {parts}{rest}."
@@ -155,12 +155,11 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
     shown = [
         one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
     ]
-    rows = list(map(_size_row, shown))
     if comparison.planned:
         yield [("plan", *names, "difference"), _size_row(comparison.peak)]
         yield from _by_phase(comparison.planned)
-    if rows:
-        yield [("memory", *names, "difference"), *rows]
+    if shown:
+        yield [("memory", *names, "difference"), *map(_size_row, shown)]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
         rows = [(one.name, *_values(one)) for one in first]
@@ -173,19 +172,18 @@ def _tables(comparison: Comparison) -> Iterator[Table]:
 def _by_phase(planned: Sequence[Difference]) -> Iterator[Table]:
     """How much more each part takes in each phase; nothing where none differs."""
     rows = planned[1:]
-    differs = [one for one in rows if one.is_sure]
     phases = list(dict.fromkeys(one.phase for one in rows))
-    cells = {(one.name, one.phase): _signed(one.bytes) for one in differs}
-    names = dict.fromkeys(one.name for one in differs if one.name != PLANNED)
-    if differs:
+    cells = {(one.name, one.phase): _signed(one.bytes) for one in rows if one.is_sure}
+    names = dict.fromkeys(name for name, _ in cells if name != PLANNED)
+    if cells:
         lines = [(name, *(cells.get((name, phase), "=") for phase in phases)) for name in (*names, PLANNED)]
         yield [("part in", *phases), *((name.replace(PLANNED, "all"), *told) for name, *told in lines)]
 
 
 def _size_row(one: Difference) -> tuple[str, ...]:
-    said = _signed(one.bytes) if one.is_sure else "can't tell" if abs(one.bytes) >= MIB else "="
-    name = "planned peak" if one.name == PLANNED else one.name
-    return name, format_bytes(one.before), format_bytes(one.after), said
+    sizes = format_bytes(one.before), format_bytes(one.after)
+    said = _signed(one.bytes) if one.is_sure else "can't tell" if len(set(sizes)) > 1 else "="
+    return "planned peak" if one.name == PLANNED else one.name, *sizes, said
 
 
 def _columns(rows: Table) -> Iterator[str]:

@@ -58,14 +58,13 @@ class Target(NamedTuple):
 
 
 def _targets(frame: FrameType) -> Iterator[Target]:
-    """Reads and writes of the targets that the values of a list are assigned to, in order."""
+    """Reads and writes of the targets that a list, or its values, are assigned to, in order."""
     code = frame.f_code
     behind = [step for step in dis.get_instructions(code) if step.offset > frame.f_lasti and step.opname not in _QUIET]
-    if not behind or behind[0].opname != "UNPACK_SEQUENCE":
-        return
-    todo = int(behind[0].arg or 0)
+    is_unpacked = behind[0].opname == "UNPACK_SEQUENCE"
+    todo = int(behind[0].arg or 0) if is_unpacked else 1
     stack: list[Any] = []
-    for step in behind[1:]:
+    for step in behind[is_unpacked:]:
         if todo <= 0:
             return
         # Python 3.13 fuses pairs: STORE_FAST_STORE_FAST, STORE_FAST_LOAD_FAST, LOAD_FAST_LOAD_FAST

@@ -74,6 +74,8 @@ def train_with_ranks(trainer: Trainer, ranks: int, mode: Pretending, on_device: 
         raise PlanError("ranks: this process is in a process group already")
     _begin_group(ranks)
     answer_gradients(mode.log, notes)
+    by = "FSDP" if shards_model(trainer) else "DistributedDataParallel"
+    notes.append(f"This is one of {ranks} processes, with {by}.")
 
     def gathering(gather: Callable[..., object]) -> object:  # accelerate's are of two forms, which a fake group refuses
         return lambda output, tensor, *args, **how: gather(output.flatten(), tensor.flatten(), *args, **how)

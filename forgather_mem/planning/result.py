@@ -53,6 +53,7 @@ class Plan:
         host_bytes: In a plan for a device, the most that is on the host: data, and what an evaluation gathers.
         phases: The peaks of all phases, in order.
         notes: What was planned otherwise than it will be.
+        evaluation: The batch of an evaluation in which the peak is.
         trace: What the plan was made of.
         all_rows: Of the data set, as far as a loop's loader knows it.
         untrained: The models whose graphs no optimizer needs, as people write them.
@@ -70,6 +71,7 @@ class Plan:
     host_bytes: int = 0
     phases: tuple[PhasePlan, ...]
     notes: tuple[str, ...] = ()
+    evaluation: PlannedShape = field(default=PlannedShape(), compare=False)
     trace: Trace = field(default=Trace(), compare=False)
     all_rows: int = field(default=0, compare=False)
     untrained: tuple[str, ...] = field(default=(), compare=False)
@@ -112,14 +114,15 @@ class Plan:
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
-        size = " x ".join(f"{number:,}" for number in (self.rows, self.length) if number is not None)
-        size += f" of {self.joined:,} rows" if self.joined > 1 else ""
-        return size + (f", {self.accumulation} batches a step" if size and self.accumulation > 1 else "")
+        of, each = (self.evaluation, 1) if self.evaluation.rows else (self, self.accumulation)
+        size = " x ".join(f"{number:,}" for number in (of.rows, of.length) if number is not None)
+        size += f" of {of.joined:,} rows" if of.joined > 1 else ""
+        return size + (f", {each} batches a step" if size and each > 1 else "")
 
     def to_dict(self) -> dict[str, object]:
         """The same as plain values, for JSON."""
         plain = asdict(replace(self, trace=Trace()))
-        del plain["trace"], plain["all_rows"], plain["untrained"]
+        del plain["trace"], plain["all_rows"], plain["untrained"], plain["evaluation"]
         lists = {name: list(plain[name]) for name in ("phases", "notes")}
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 
@@ -138,6 +141,7 @@ def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable
     log.close()
     found = list(_phase_peaks(log))
     highest, batch = max(found, key=lambda row: row[0].bytes)
+    batch, evaluation = (PlannedShape(), batch) if highest.phase == "evaluate" else (batch, PlannedShape())
     return Plan(
         peak_bytes=highest.bytes,
         phase=highest.phase,
@@ -147,6 +151,7 @@ def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable
         host_bytes=max((row.bytes for row, _ in _phase_peaks(host)), default=0) if host is not None else 0,
         phases=tuple(row for row, _ in found),
         notes=tuple(notes),
+        evaluation=evaluation,
         trace=log.trace.lasting(),
     )
 

@@ -61,8 +61,7 @@ def give_back() -> GivenBack:
     num_objects = int(collect()["collect/objects"])
     clear_cache()
     trim_host()
-    took_s = time.perf_counter() - began_s
-    return GivenBack(before=before, after=usage_now(), num_objects=num_objects, took_s=took_s)
+    return GivenBack(took_s=time.perf_counter() - began_s, num_objects=num_objects, before=before, after=usage_now())
 
 
 def write_steps(*steps: Usage) -> str:
@@ -101,8 +100,7 @@ def release_memory(*objects: object) -> list[None]:
     place = frame_name(sys._getframe(1))
     leaving = [f"local {name!r} of {place}" for name in empty_assigned(sys._getframe(1), objects)]
     del objects
-    given = give_back()
-    logger.info("release_memory: %s", given)
+    logger.info("release_memory: %s", give_back())
     for held in watched.held(leaving=leaving):
         _say(f"release_memory: {held}")
     return nothing
@@ -133,8 +131,7 @@ class CleanupReport:
     def __str__(self) -> str:
         lines = [f"{write_steps(self.start, self.end, self.after)} (start, end, cleaned up)"]
         done = f"{self.num_objects:,} objects collected"
-        if self.num_frames:
-            done += f", variables of {self.num_frames} failed calls cleared"
+        done += f", variables of {self.num_frames} failed calls cleared" * (self.num_frames > 0)
         lines.append(f"{done}, in {format_duration(self.took_s)}")
         if self.kept:
             lines.append(f"left behind: {format_bytes(self.kept_bytes)} in tensors")
@@ -213,11 +210,9 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         num_bytes = sum(big_bytes(tensor) for tensor in new)
         if num_bytes < MIN_KEPT_BYTES:
             return num_bytes, ()
-        sentences = []
-        for owner in find_owners(new[:3], max_owners=3, ignore=[new, tensors]):
-            tensor = new[owner.target]
-            sentences.append(f"{describe(tensor)}, {format_bytes(big_bytes(tensor))}, held by {owner.path}")
-        return num_bytes, tuple(sentences)
+        owners = find_owners(new[:3], max_owners=3, ignore=[new, tensors])
+        told = [f"{describe(one)}, {format_bytes(big_bytes(one))}, held by " for one in new[:3]]
+        return num_bytes, tuple(told[owner.target] + owner.path for owner in owners)
 
 
 def cleanup_after(

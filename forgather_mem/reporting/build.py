@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary, is_spanned
-from forgather_mem.errors import ours
+from forgather_mem.errors import ForgatherMemError, ours
 from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
@@ -138,16 +138,22 @@ def report_of_plan(path: str | Path) -> RunReport | None:
     """The first plan in a file, as the report of a training that has not been run; None without one.
 
     The file, which a person has named, is that of `plan --json`, or has what `Plan.to_dict` gives.
+
+    Raises:
+        ForgatherMemError: where it says why there is none.
     """
     try:
         answer = json.loads(read_regular(path, MAX_REPORT_BYTES, follow=True))
+        if "refused" in answer:
+            raise ForgatherMemError(f"{str(path)!r} is of no plan: {answer['refused']}")
         plan = answer["plans"][0] if "plans" in answer else answer
         planned = planned_of(plan)
     except ours(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
-    return None if planned is None else RunReport(run=Training(settings={**settings, **batch}), planned=planned)
+    of = Training(script=checked(str, answer.get("script")) or "", settings={**settings, **batch}, end="finished")
+    return None if planned is None else RunReport(run=of, planned=planned)
 
 
 def _as_begun(summary: RunSummary) -> RunSummary:

@@ -61,7 +61,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,} at its last pace"
-    sure = f"not yet (only {report.steps:,} steps seen)" if leak.sure == "not yet" else leak.sure.replace("yes", "high")
+    sure = f"low (only {report.steps:,} steps seen)" if leak.sure == "not yet" else leak.sure.replace("yes", "high")
     beside = f" {leak.why}." if leak.why else ""
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
     suspects = leak.suspects

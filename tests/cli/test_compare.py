@@ -129,6 +129,7 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
         (["old", "nowhere"], 1, "there is no folder 'nowhere'"),
         (["old", "ne"], 1, "did you mean"),
         (["old", "notes.json"], 1, "'notes.json' is no report: "),
+        (["old", "refused.json"], 1, "'refused.json' is of no plan: train.py:5"),
         (["old", "new", "--fail-on", "growth:much"], 2, "--fail-on 'growth:much' is no limit"),
         (["old", "new", "--fail-on", "growth:2"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
@@ -140,6 +141,7 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
 )
 def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, message: str) -> None:
     (folder / "notes.json").write_text("[]")
+    (folder / "refused.json").write_text('{"refused": "train.py:5"}')
     done = compare(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in " ".join(done.stderr.split())

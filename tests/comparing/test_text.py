@@ -93,15 +93,21 @@ def test_what_no_part_explains_is_told_as_a_number_and_what_would_tell_more() ->
 
 
 def test_a_peak_that_can_not_be_told_is_not_said_to_be_the_same() -> None:
-    near, far = run(500.5, optimizer=30), run(510, optimizer=30)
-    assert words(run(), near).startswith(
-        "b: the optimizer's state +6.0 MiB; it takes as much at the peak (host). memory a b difference "
-        "peak 500.0 MiB 500.5 MiB ="
-    )
-    assert words(run(), far).startswith(
-        "b: the optimizer's state +6.0 MiB; whether the peak (host) differs can't be told. memory a b difference "
-        "peak 500.0 MiB 510.0 MiB can't tell"
-    )
+    for mib in (500.5, 510):
+        assert words(run(), run(mib, optimizer=30, activations_peak=75.5)).startswith(
+            "b: the optimizer's state +6.0 MiB; whether the peak (host) differs can't be told. memory a b difference "
+            f"peak 500.0 MiB {mib:.1f} MiB can't tell parameters 12.0 MiB 12.0 MiB = gradients 12.0 MiB 12.0 MiB = "
+            "optimizer 24.0 MiB 30.0 MiB +6.0 MiB activations 76.0 MiB 75.5 MiB can't tell"
+        )
+
+
+def test_the_only_setting_that_differs_explains_all_that_plans_differ_by() -> None:
+    old, new = ({"backward": {"activations": 90.0, "gradients": of}} for of in (1.0, 9.0))
+    on = {"arguments.gradient_checkpointing": "True", "arguments.activation_checkpointing": "True"}
+    off = dict.fromkeys(on, "False")
+    new["backward"]["activations"] = 5.0
+    text = words(run(planned=old, settings=off), run(planned=new, settings=on))
+    assert "activations, gradients: gradient_checkpointing True instead of False" in text
 
 
 def test_what_is_counted_stands_before_resident_memory_that_differs_by_more() -> None:

@@ -5,8 +5,10 @@ import weakref
 from pathlib import Path
 
 import pytest
+import torch
 
 import forgather_mem
+from forgather_mem.errors import PlanError
 from forgather_mem.planning.result import PLANS
 from tests.training import make_trainer
 
@@ -21,6 +23,17 @@ def test_it_takes_a_trainer_or_a_function() -> None:
 def test_a_function_needs_its_model_and_a_batch() -> None:
     with pytest.raises(TypeError, match="the model and a batch are needed"):
         forgather_mem.plan(print)
+
+
+def test_a_length_that_changes_nothing_is_refused_and_so_are_positions_that_a_model_does_not_have() -> None:
+    table, rows = torch.nn.Embedding(16, 4), torch.arange(8)[None]
+    with pytest.raises(PlanError, match="no rows of tokens"):
+        forgather_mem.plan(lambda batch: table(batch).sum().backward(), table, None, rows, length=4)
+    with pytest.raises(PlanError, match="IndexError: index out of range"):
+        forgather_mem.plan(
+            lambda batch: table(torch.arange(batch["input_ids"].size(1))).sum().backward(),
+            table, None, {"input_ids": rows}, length=32,
+        )  # fmt: skip
 
 
 def test_a_plan_of_the_trainer_itself_is_in_its_report_and_another_one_is_not(tmp_path: Path) -> None:

@@ -136,7 +136,8 @@ def test_gradients_are_there_twice(tmp_path: Path) -> None:
 
 def test_nothing_is_left_of_the_ranks(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path)
-    forgather_mem.plan(trainer, ranks=2)
+    plan = forgather_mem.plan(trainer, ranks=2)
+    assert plan.notes == ("This is one of 2 processes, with DistributedDataParallel.",)
     assert not distributed.is_initialized()
     assert trainer.args.world_size == 1
     trainer.train()

@@ -83,6 +83,13 @@ def test_attributes_and_items_are_emptied_as_variables_are(capsys: pytest.Captur
     assert capsys.readouterr().err == ""
 
 
+def test_it_is_freed_as_well_where_the_comma_is_forgotten(capsys: pytest.CaptureFixture[str]) -> None:
+    model = Thing()
+    watched = weakref.ref(model)
+    model = release_memory(model)  # type: ignore[assignment]
+    assert (watched(), model, capsys.readouterr().err) == (None, [None], "")
+
+
 def test_other_variables_of_the_caller_stay_as_they_are() -> None:
     first, second, other = Thing(), Thing(), Thing()
     number = 5

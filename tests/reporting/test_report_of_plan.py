@@ -23,9 +23,10 @@ def test_of_both_planned_steps_the_higher_peak_of_a_phase_counts() -> None:
 
 def test_the_file_of_a_plan_has_its_settings_and_its_batch(tmp_path: Path) -> None:
     file = tmp_path / "a.json"
-    file.write_text(json.dumps({"plans": [plan(SIZES)], "settings": {"arguments.optim": "sgd"}}))
+    file.write_text(json.dumps({"script": "a.py", "plans": [plan(SIZES)], "settings": {"arguments.optim": "sgd"}}))
     report = report_of_plan(file)
     assert report is not None
+    assert report.run.script == "a.py"
     assert report.run.settings == {"arguments.optim": "sgd", "batch.rows": "8", "batch.length": "128"}
     assert report.planned is not None
     assert report.planned.planned_bytes == 5 * MIB

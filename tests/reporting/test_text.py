@@ -78,10 +78,10 @@ def test_when_the_memory_will_be_full_and_how_sure_that_is() -> None:
     report["leak"].update(full_at_step=14600, sure="not yet", bytes_per_step_low=0.0, bytes_per_step_high=0.0)
     text = " ".join(text_of(report).split())
     assert (
-        "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600 at its last pace. Confidence: not yet"
+        "LEAK GPU 0 grows 3.1 MiB a step, since step 60, full near step 14,600 at its last pace. Confidence: low"
         in text
     )
-    assert "not yet (only 2,000 steps seen)." in text
+    assert "low (only 2,000 steps seen)." in text
 
 
 def lengthened(report: dict[str, Any]) -> dict[str, Any]:

@@ -350,12 +350,14 @@ class Loop:
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             shape = shape_of((*args, keywords) if args else keywords)
+            # With a graph, too
+            evaluates = not torch.is_grad_enabled() or (module in self._in_training and not module.training)
             # Of what a loader makes a piece is still that batch; of several calls it is that of the largest
-            shape = next((one for one in self.shapes or [shape] if one[:2] == shape[:2]), PlannedShape())
+            unknown = shape if evaluates or not self.shapes else PlannedShape()
+            shape = next((one for one in self.shapes if one[:2] == shape[:2]), unknown)
             before = self.log.batch if self._is_same else PlannedShape()
             self.log.batch = max(shape, before, key=lambda one: (one.rows or 0) * (one.length or 1))
-            evaluates = module in self._in_training and not module.training  # with a graph, too
-            self._begin("evaluate" if evaluates or not torch.is_grad_enabled() else "forward", parameters)
+            self._begin("evaluate" if evaluates else "forward", parameters)
             self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
                 self._stepping.add(module)
@@ -416,6 +418,8 @@ class Loop:
             raise PlanError("the script has ended before a whole step could be planned")
         if self.wanted != PlannedShape() and not self.shapes:
             raise PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
+        if self.wanted.length is not None and not any(one.length for one in self.shapes):
+            raise PlanError("batches have no rows of tokens (input_ids) that could be of another length")
         before = f"an error: {problem_of(error)}" if error is not None else before
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
