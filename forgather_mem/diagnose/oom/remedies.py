@@ -86,9 +86,10 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield from smaller_batches(failure)
     rows = failure.settings.number("per_device_train_batch_size") if failure.settings.is_trainers else 1
-    while rows > 1:
-        rows //= 2
-        yield setting("changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows)
+    for at in range(1, rows.bit_length()):
+        yield setting(
+            "changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows >> at
+        )
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
@@ -128,9 +129,8 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     if any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census):
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
-    while rows > 1:
-        rows //= 2
-        yield setting(per_device_eval_batch_size=rows)
+    for at in range(1, rows.bit_length()):
+        yield setting(per_device_eval_batch_size=rows >> at)
 
 
 def keeps_predictions(failure: Failure) -> bool:
