@@ -34,9 +34,8 @@ if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import Node
 
-Kind = Literal[
-    "object", "copy", "batch", "activations", "earlier", "untrained", "second", "gradients", "state", "pending"
-]  # fmt: skip
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
+OF_GRADIENT = "graph of a gradient"  # and of what was made of it, by its name: of the pass that runs
 _Failed = Sequence[TracebackType]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
@@ -73,11 +72,10 @@ class Holding:
     Attributes:
         name: The owner, as people write it: "`outputs` of evaluate()", "`KeepsCopies.copies`"; of an untrained graph
             the model; of the activations what joins them where a parameter is used more than once. Else empty.
-        kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; of these, "second",
-            the graph of a gradient and of what is made of it; graphs of "earlier" passes; graphs of a model that is
-            "untrained": no optimizer has its parameters; "gradients" of another model than the given one; the "state"
-            of another optimizer; a gradient that is "pending", of which each use of its parameter makes one before they
-            are added.
+        kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
+            passes; graphs of a model that is "untrained": no optimizer has its parameters; "gradients" of another model
+            than the given one; the "state" of another optimizer; a gradient that is "pending", of which each use of
+            its parameter makes one before they are added.
         num_bytes: What counts for it.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none. Of a pending gradient the number of uses.
@@ -117,7 +115,6 @@ class Holding:
             "copy": f"{self.copied},",
             "earlier": f"graphs of {of} in",
             "untrained": "graph of",
-            "second": "graph of a gradient",
             "gradients": "gradients of",
             "state": "optimizer state of",
         }
@@ -331,9 +328,9 @@ class _Census:
                 is_second |= operation.name().count("Backward") > 1  # a backward pass has made it, or what is below it
                 number, vain = self._pass_of(operation), self._vain_model(operation, untrained)
                 in_pass = number == len(self._passes) or (of_step and number > 0)
-                of_pass: Kind = "second" if is_second else "activations"
-                kind: Kind = "untrained" if vain else of_pass if in_pass else "earlier"
+                kind: Kind = "untrained" if vain else "activations" if in_pass else "earlier"
                 key = kind, vain or (self._name(owner) if kind == "earlier" else "")
+                key = ("object", OF_GRADIENT) if is_second and kind == "activations" else key
                 self._vain[operation] = vain
                 if new := self._new_of(dict(storages)):
                     self._parts[key] += sum(new.values())

@@ -13,7 +13,7 @@ from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, Ru
 from forgather_mem.diagnose.oom.explanation import as_written
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedies import may_help
+from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
@@ -199,7 +199,7 @@ def may_help_after(report: RunReport) -> list[Change]:
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
-    case.functions = ("predict",) * report.killed.has_trained
+    case.functions = PREDICTS if report.killed.has_trained else ()
     return as_written(may_help(case), settings.is_trainers)
 
 

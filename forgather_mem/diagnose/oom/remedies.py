@@ -28,6 +28,7 @@ _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_conf
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
+PREDICTS = ("predict",)  # the functions of a process that was killed in a Trainer's prediction
 
 
 def plannable(failure: Failure, largest: str = "") -> Iterator[tuple[Remedy, list[Change]]]:
@@ -126,7 +127,8 @@ def _shorter(failure: Failure) -> Iterator[Change]:
 
 
 def _evaluation_batches(failure: Failure) -> Iterator[Change]:
-    if any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census):
+    grows = any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    if grows or failure.functions == PREDICTS:
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     for at in range(1, rows.bit_length()):
@@ -348,7 +350,6 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),
     Remedy("data", NOTHING, _fewer_rows, "no plan has the data's own memory", is_ladder=True, reduces=("the batch",)),
     Remedy("startup data forward evaluate generate other", NOTHING, _at_once, "a plan runs the line as it is"),
-    Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy("evaluate", NOTHING, _evaluation_batches, PLANNED, is_ladder=True),
     Remedy("evaluate", NOTHING, _evaluation_keeps, PLANNED, of_plan="results"),
     Remedy("generate generating", NOTHING, _generation, "how much is generated is not known"),
@@ -356,6 +357,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments, "a plan has no fragments"),
     Remedy("data", SPEED, _fewer_workers, "no plan has workers"),
     Remedy(_PASSES, SPEED, _checkpointing, PLANNED, reduces=ACTIVATIONS),
+    Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
     Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
