@@ -13,7 +13,7 @@ from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, Ru
 from forgather_mem.diagnose.oom.explanation import as_written
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedies import may_help
+from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
@@ -199,6 +199,7 @@ def may_help_after(report: RunReport) -> list[Change]:
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    case.functions = PREDICTS if report.killed.has_trained else ()
     return as_written(may_help(case), settings.is_trainers)
 
 
@@ -256,7 +257,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
-    rest = "after the training" if killed.has_trained else _OF_PHASE.get(killed.phase, "other")
+    rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
     known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
     return _with_size(known) if report.steps else {}
 

@@ -54,9 +54,11 @@ def report_outcome(
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
     reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended))
+    phase = [*(run_session.noted(folder.path, run_session.FIRST) if folder.path else []), "other"][-2:][0]
     if not trainings:
-        phases = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
-        reports = [_seen_from_outside(reports[0], sampler, ended, phases[-1] if phases else "other")]
+        reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
+    elif (killed := reports[-1].killed) is not None and killed.has_trained:
+        reports[-1] = replace(reports[-1], killed=replace(killed, phase=phase))
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:

@@ -17,6 +17,7 @@ from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, tra
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
@@ -249,6 +250,8 @@ def _of_census(failure: Failure) -> str | None:
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
+        if held.name == OF_GRADIENT:
+            return f"{format_bytes(held.num_bytes)} are the {held.name} (create_graph=True)."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""

@@ -79,11 +79,10 @@ class OutOfMemoryWatch:
             self._snapshot.start()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        model, optimizer = map(moment.objects.get, ("model", "optimizer"))  # of an observed loop others may follow
+        self._model, self._optimizer = _weakly(model), _weakly(optimizer)
         if self._settings is None:
-            model = moment.objects.get("model")
-            self._model, self._settings = _weakly(model), settings_of(moment.args, model, self._run.trainer())
-        if self._optimizer is _nothing:  # of an observed loop it is known when it has stepped
-            self._optimizer = _weakly(moment.objects.get("optimizer"))
+            self._settings = settings_of(moment.args, model, self._run.trainer())
         if moment.event == "prediction_step":
             self._passes.append(_operation_number())
         if moment.event == "step_end":
