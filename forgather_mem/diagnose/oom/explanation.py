@@ -29,6 +29,8 @@ _OF_KIND = {
     PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
+MAY_COME_FURTHER = "alone it may come further"
+OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}"
 _KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
@@ -127,9 +129,11 @@ def _why_now(failure: Failure) -> str | None:
         parameters = failure.in_use.get("parameters")
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
-    if (twice := failure.twice) is not None:
+    if (twice := failure.twice) is not None and not failure.steps_done:  # later ones were no different
         each = f"gradients of {format_bytes(twice.num_bytes)} each, until they are added"
         return f"{twice.name} is used {twice.num_items:,} times in this pass, which makes as many {each}."
+    if failure.phase == "generate":
+        return _of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -224,6 +228,13 @@ def _of_batch(failure: Failure) -> str | None:
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
+def _of_prompts(failure: Failure) -> str | None:
+    name, times = failure.each_prompt
+    rows = failure.rows or 0
+    of = f": {rows // times:,} prompts x {name} {times:,}" if name else ""
+    return f"{rows:,} rows{of}." if rows else None
+
+
 def _of_new_state(failure: Failure) -> str | None:
     """That the last step has made the optimizer's state, without which this pass would have had enough."""
     state_bytes, wanted = failure.in_use.get("optimizer", 0), failure.found.requested_bytes or 0
@@ -233,13 +244,15 @@ def _of_new_state(failure: Failure) -> str | None:
 
 
 def _of_watching(failure: Failure) -> str | None:
-    """That less was wanting than watching takes of a limit of this process alone."""
+    """That less was wanting than watching takes of a limit of this process alone; or, more likely than not, was."""
     wanted, free = failure.found.requested_bytes, failure.free_bytes
     is_own = "RLIMIT" in (failure.limit or "")
-    if wanted is None or free is None or not is_own or not 0 < wanted - free <= WHEN.own_bytes:
+    if wanted is None or free is None or not is_own:
         return None
-    missing, own = format_bytes(wanted - free), format_bytes(WHEN.own_bytes)
-    return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
+    missing, most = (wanted // 2, f"at most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
+    if not 0 < missing <= WHEN.own_bytes:
+        return None
+    return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_COME_FURTHER}."
 
 
 def _of_census(failure: Failure) -> str | None:

@@ -169,11 +169,15 @@ def _fewer_workers(failure: Failure) -> Iterator[Change]:
 def _generation(failure: Failure) -> Iterator[Change]:
     if failure.generated:
         yield doing(f"generate without {failure.generated}", "it keeps those of all tokens until the last one")
+    name, times = failure.each_prompt
     if failure.settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
-    else:
+    elif failure.rows != times:
         yield doing("generate from one prompt at a time, then from more", rows=1)
-    yield doing("fewer new tokens, and a single beam")
+    if name:
+        yield doing(f"a smaller {name}", f"each prompt is there {times:,} times", **{name: 1})
+    if "_prefill" not in failure.functions:  # a function of transformers': it has made no token yet
+        yield doing("fewer new tokens")
 
 
 def _half_weights(failure: Failure) -> Iterator[Change]:
@@ -243,7 +247,8 @@ def _attention(failure: Failure) -> Iterator[Change]:
 
 
 def _data_in_a_file(failure: Failure) -> Iterator[Change]:
-    if _BUILDS_A_MODEL.isdisjoint(failure.functions):
+    loads = not failure.functions or any(part in one for one in failure.functions for part in ("load", "read"))
+    if loads and _BUILDS_A_MODEL.isdisjoint(failure.functions):
         yield doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
 
 

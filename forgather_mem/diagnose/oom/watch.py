@@ -117,6 +117,7 @@ class OutOfMemoryWatch:
         if frac < self._ahead_frac or near_a_kill() is not None:
             return
         self._ahead_frac = (frac + 1) / 2
+        from forgather_mem.actions.trim import trim_host
         from forgather_mem.diagnose.oom.explanation import explained
         from forgather_mem.diagnose.oom.failure import Failure
         from forgather_mem.heap.census import take_census
@@ -126,6 +127,7 @@ class OutOfMemoryWatch:
         if oom.why_now:
             self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
         self._tell_advice(step, advice)
+        trim_host()  # what was loaded and read lies where the next batch would be, which finds another place
 
     def phase_begin(self, phase: str) -> None:
         """Nothing is read there."""
