@@ -217,13 +217,6 @@ def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
     return ", ".join(names[1:]) if _RETURNED[0] in names else ""
 
 
-def times_of_generate(config: object, keywords: Mapping[str, object]) -> tuple[str, int]:
-    """The argument by which `generate` has each prompt several times, and how often; "" and 1 where it has not."""
-    numbers = {name: keywords.get(name, getattr(config, name, None)) for name in ("num_beams", "num_return_sequences")}
-    times = {name: number for name, number in numbers.items() if isinstance(number, int) and number > 1}
-    return max(times.items(), key=lambda one: one[1], default=("", 1))
-
-
 def asked_of_model(config: object) -> str:
     """What every call of a model returns beside its logits, by the names in its configuration."""
     return ", ".join(name for name in _RETURNED[-2:] if getattr(config, name, None))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.batch_shapes import news_of
+from forgather_mem.diagnose.oom.batch_shapes import in_words, news_of
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
@@ -129,9 +129,6 @@ def _why_now(failure: Failure) -> str | None:
         parameters = failure.in_use.get("parameters")
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
-    if (twice := failure.twice) is not None and not failure.steps_done:  # later ones were no different
-        each = f"gradients of {format_bytes(twice.num_bytes)} each, until they are added"
-        return f"{twice.name} is used {twice.num_items:,} times in this pass, which makes as many {each}."
     if failure.phase == "generate":
         return _of_prompts(failure)
     if failure.phase in ("forward", "backward"):
@@ -141,7 +138,8 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
         asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
         kept = f", which keeps what is returned for {asked}" if asked else ""
-        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else ''}{kept}."
+        of = f", of {in_words(failure.batch)}" if failure.batch is not None and failure.phase == "evaluate" else ""
+        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
     return None
 
 

@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.context import trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.engine.settings import asked_of_generate, times_of_generate
+from forgather_mem.engine.settings import asked_of_generate
 from forgather_mem.heap import failed_call
 from forgather_mem.heap.census import model_parameters, take_census
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_module, file_of, is_users
@@ -128,6 +128,7 @@ def failure_at(
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
+    each = [(name, getattr(config, name, None) or 1) for name in ("num_beams", "num_return_sequences")]
     return Failure(
         found=found,
         phase=phase,
@@ -140,7 +141,7 @@ def failure_at(
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
         generated=asked_of_generate(config, {}),
-        each_prompt=times_of_generate(config, {}),
+        each_prompt=max(("", 1), *each, key=lambda one: one[1]),
     )
 
 

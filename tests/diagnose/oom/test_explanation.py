@@ -141,6 +141,7 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
             "8 rows: 2 prompts x num_beams 4.",
         ),
         ({"phase": "evaluate", "is_first": True}, "the first evaluation."),
+        ({"phase": "evaluate", "is_first": True, "batch": Batch(8, 9)}, "the first evaluation, of 8 x 9 tokens."),
         ({"phase": "save", "is_first": True}, "the first checkpoint."),
         ({"phase": "save"}, None),
         ({"phase": "startup"}, "before the first step: it does not fit even without a batch."),
