@@ -317,7 +317,9 @@ class _Census:
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
             operations = list(operations_of(tensor.grad_fn, seen))
-            is_sum, is_over = is_running_sum(tensor.grad_fn), tensor.numel() == 1 and _has_gradients(operations)
+            leaves = [getattr(step, "variable", None) for one in operations for step, _ in one.next_functions]
+            has_gradients = any(getattr(leaf, "grad", None) is not None for leaf in leaves)
+            is_sum, is_over = is_running_sum(tensor.grad_fn), tensor.numel() == 1 and has_gradients
             of_step = is_running or (self._in_step and owner == position and not is_sum and not is_over)
             if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
                 self._count_uses(tensor, owner, trained, is_sum)
@@ -456,11 +458,6 @@ class _Census:
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:
     """Those of a model; none where there is no model."""
     return list(model.parameters()) if hasattr(model, "parameters") else []
-
-
-def _has_gradients(operations: Sequence[Node]) -> bool:
-    leaves = (getattr(step, "variable", None) for one in operations for step, _ in one.next_functions)
-    return any(getattr(leaf, "grad", None) is not None for leaf in leaves)
 
 
 def _total(sizes: Counter[int]) -> int:

@@ -49,7 +49,7 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
     if (loop := _current()) is None:
-        return _apart() if what == "evaluate" and not _is_watched() else None
+        return _apart() if what == "evaluate" else None
     if what == "generate":
         loop.generates(given[0][0], given[1])
     elif what == "save" and given:
@@ -60,16 +60,10 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
 
 @contextmanager
 def _apart() -> Iterator[None]:
-    """An evaluation outside any training."""
+    """An evaluation that is in no loop of ours; what a Trainer's training tells of it counts while that goes on."""
     run_session.note(run_session.FIRST, "evaluate")
     yield
     run_session.note(run_session.FIRST, "other")
-
-
-def _is_watched() -> bool:
-    """Whether a training of ours goes on in this process."""
-    known = sys.modules.get("forgather_mem.engine.run_of")
-    return _current() is not None or (known is not None and known.RUNS.other_is_open(None))
 
 
 @contextmanager
@@ -149,7 +143,9 @@ class _FirstStep:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            if self._loop is None and not _is_watched():  # by another training of ours, or after `watch()`
+            known = sys.modules.get("forgather_mem.engine.run_of")
+            is_watched = _current() is not None or (known is not None and known.RUNS.other_is_open(None))
+            if self._loop is None and not is_watched:  # by another training of ours, or after `watch()`
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop

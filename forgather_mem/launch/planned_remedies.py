@@ -183,8 +183,10 @@ class _Planner:
             except PlanError:
                 if loop is None or not sizes:
                     raise
-        # Where what was in use was not measured whole nothing says that a plan is nearer than is tolerated
-        is_measured = failed.taken_bytes is not None and not failed.unseen_bytes
+        # Where what was in use was not measured whole, or gaps took much, nothing says that a plan is nearer
+        gaps_bytes = failed.limit_bytes - failed.beside_bytes - (failed.taken_bytes or 0)
+        has_gaps = gaps_bytes > _LIMITS.alike_frac * failed.limit_bytes
+        is_measured = failed.taken_bytes is not None and not failed.unseen_bytes and not has_gaps
         kept_frac = _LIMITS.kept_free_frac if is_measured else _LIMITS.alike_frac
         self.most_bytes = self._room_bytes - kept_frac * failed.limit_bytes
         if self._sizes and self.own.lengths_differ:  # the longest rows of the data, if these take more than the batch
