@@ -26,10 +26,8 @@ _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation",
 NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
-_OF_STEP, _OF_PHASE = (
-    "a step's own",
-    {"evaluate": "evaluation", "generate": "generation", "save": "saving"},
-)  # after a kill
+_OF_STEP = "a step's own"  # after a kill
+_OF_PHASE = {"evaluate": "evaluation", "generate": "generation", "save": "saving"}
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 

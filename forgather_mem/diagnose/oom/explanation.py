@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.batch_shapes import in_words, news_of
+from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
@@ -138,7 +138,9 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
         asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
         kept = f", which keeps what is returned for {asked}" if asked else ""
-        of = f", of {in_words(failure.batch)}" if failure.batch is not None and failure.phase == "evaluate" else ""
+        of = (
+            f", of {batch_in_words(failure.batch)}" if failure.batch is not None and failure.phase == "evaluate" else ""
+        )
         return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
     return None
 
@@ -227,10 +229,11 @@ def _of_batch(failure: Failure) -> str | None:
 
 
 def _of_prompts(failure: Failure) -> str | None:
+    if failure.batch is None:
+        return None
     name, times = failure.each_prompt
-    rows = failure.rows or 0
-    of = f": {rows // times:,} prompts x {name} {times:,}" if name else ""
-    return f"{rows:,} rows{of}." if rows else None
+    of = f": {failure.batch.rows // times:,} prompts x {name} {times:,}" if name else ""
+    return f"{batch_in_words(failure.batch)}{of}."
 
 
 def _of_new_state(failure: Failure) -> str | None:
@@ -247,7 +250,7 @@ def _of_watching(failure: Failure) -> str | None:
     is_own = "RLIMIT" in (failure.limit or "")
     if wanted is None or free is None or not is_own:
         return None
-    missing, most = (wanted // 2, f"at most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
+    missing, most = (wanted // 2, f"At most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
     if not 0 < missing <= WHEN.own_bytes:
         return None
     return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_COME_FURTHER}."

@@ -96,9 +96,8 @@ def _on_host(
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
-    in_use = failure.in_use = Counter(parts) + Counter(
-        _beside(parts, name, anonymous_bytes, before_bytes, not failure.census)
-    )
+    beside = _beside(parts, name, anonymous_bytes, before_bytes, not failure.census)
+    in_use = failure.in_use = Counter(parts) + Counter(beside)
     if failure.found.requested_bytes is not None:
         # What this process had more at its highest: of its addresses, or of its resident memory
         status, now = kib_fields(read_once("/proc/self/status")), own_memory()

@@ -205,7 +205,7 @@ def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
     assert told(**{**limit, "found": replace(FOUND, requested_bytes=36 * MIB)}, free_bytes=15 * MIB)["why_now"] is None
     assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "nothing says that it was freed"
     freed = told(**limit, free_bytes=25 * MIB, freed_bytes=5 * MIB)["why_now"]
-    assert freed == told_so.replace("5.0 MiB", "at most 20.0 MiB", 1), "half of it, as likely as not"
+    assert freed == told_so.replace("5.0 MiB", "At most 20.0 MiB", 1), "half of it, as likely as not"
     assert told(**{**limit, "limit": "container"}, free_bytes=15 * MIB)["why_now"] is None
 
 
