@@ -27,7 +27,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "bool": (1, "yes"),
     "int": (0, -1, 2.5, True, "3"),
     "int | None": (0, -1, 2.5, True, "3"),
-    "float": (0, -1.0),
+    "float": (0, -1.0, "3", "80%", True),
 }
 NEEDED: dict[str, dict[str, Any]] = {"TextgenCallback": {"prompts": ["x"]}, "PrometheusSink": {"path": "a.prom"}}
 # Tested in their own files, or any number will do

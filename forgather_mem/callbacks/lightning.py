@@ -86,13 +86,12 @@ class LightningCallbacks(Callback):
             output_dir=trainer.default_root_dir,
             logging_dir=trainer.log_dir,
             process_index=trainer.global_rank,
+            local_process_index=trainer.local_rank,
             world_size=trainer.world_size,
             accumulate_grad_batches=getattr(trainer, "accumulate_grad_batches", None),
         )
         optimizer = trainer.optimizers[0] if trainer.optimizers else None
-        self._events = LoopEvents(arguments, self.callbacks, model=pl_module, optimizer=optimizer)
-        self.state.is_world_process_zero = trainer.is_global_zero
-        self.state.is_local_process_zero = trainer.local_rank == 0
+        self._events = LoopEvents(arguments, self.callbacks, lambda: (pl_module, optimizer))
         self.state.max_steps = trainer.max_steps
         self._inside_step = False
         self._of_validation: set[str] = set()  # names of the validation metrics
@@ -127,7 +126,7 @@ class LightningCallbacks(Callback):
         self._phase("optimizer")
 
     def on_train_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: object, batch_idx: int
+        self, trainer: Trainer, pl_module: LightningModule, outputs: object, batch: object, batch_idx: int
     ) -> None:
         self._phase(None)
         before = self.state.global_step
@@ -206,8 +205,7 @@ class LightningCallbacks(Callback):
         """A checkpoint is written inside a phase of its own."""
         if self._events is None:
             return call(*arguments, **keywords)
-        run = self._events.run()
-        outer = run.phase if run is not None else "other"
+        outer = self._events.phases.current
         self._phase(None)  # or the wait for the next batch would have the peak of the checkpoint
         with self._events.phase("save"):
             result = call(*arguments, **keywords)

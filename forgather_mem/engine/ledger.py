@@ -34,8 +34,6 @@ class FollowLimits:
     quiet_steps = 9
 
 
-FOLLOW = FollowLimits
-
 # The values returned by the actions, by kind: seconds, and bytes freed.
 BOOKED: dict[Action, tuple[str, str]] = {
     "collect": ("collect/time_s", "collect/freed_bytes"),
@@ -71,7 +69,7 @@ class _Booking:
 
     def look(self) -> None:
         """Update how much of the freed memory has been reallocated."""
-        if self.num_steps <= FOLLOW.retaken_steps and self.after_bytes is not None:
+        if self.num_steps <= FollowLimits.retaken_steps and self.after_bytes is not None:
             level_bytes = self.level()
             if level_bytes is not None:
                 again = min(max(level_bytes - self.after_bytes, 0.0), self.freed_bytes)
@@ -104,7 +102,8 @@ class Ledger:
             "trim": _TrimmedLevel(),
         }
         self._outcomes: dict[str, Outcome] = {}
-        self._quiet_s: deque[float] = deque(maxlen=FOLLOW.quiet_steps)  # steps without one of our actions before them
+        # Of steps without one of our actions before them
+        self._quiet_s: deque[float] = deque(maxlen=FollowLimits.quiet_steps)
         self._begun: tuple[int, float] | None = None
         self._ended_step = -1
 
@@ -172,7 +171,7 @@ class Ledger:
             booking.look()
             if booking in before:
                 booking.next_s, booking.sharing = took_s, len(before)
-            if booking.num_steps >= FOLLOW.followed_steps:
+            if booking.num_steps >= FollowLimits.followed_steps:
                 self._close(what)
 
     def _close(self, what: str) -> None:

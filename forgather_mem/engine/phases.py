@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from forgather_mem.system.time_budget import OwnTime
@@ -38,8 +39,8 @@ class PhaseStack:
         self.on_output: Callable[[object], object] | None = None
         self.on_failure: list[Callable[[BaseException], object]] = []
         self._fence = fence or FailureGuard()
-        self._beside: Any = None  # takes the number of each phase; see `PhaseWatcher`
-        self._step_ended: Callable[[int], object] | None = None
+        self._beside: Any = SimpleNamespace()  # takes the number of each phase; see `PhaseWatcher`
+        self._step_ended: Callable[[int], object] = bool
         self._stack: list[str] = []
         self._told: list[list[_Watching]] = []  # for each open phase, the watchers to notify of its end
         self._watchers: list[_Watching] = []
@@ -73,8 +74,7 @@ class PhaseStack:
                 self.leave("startup")
         if phase in STEP_PHASES:
             self.in_step = True
-            if self._beside is not None:
-                self._beside.phase = PHASE_NUMBER[phase]
+            self._beside.phase = PHASE_NUMBER[phase]
         told: list[_Watching] = []
         self._stack.append(phase)
         self._told.append(told)
@@ -89,8 +89,7 @@ class PhaseStack:
         stack = self._stack
         if self._is_unheard and stack and stack[-1] in ended and phase in STEP_PHASES and not self._told[-1]:
             stack[-1], self.failed, self.in_step = phase, None, True
-            if self._beside is not None:
-                self._beside.phase = PHASE_NUMBER[phase]
+            self._beside.phase = PHASE_NUMBER[phase]
             return
         for one in ended:
             self.leave(one)
@@ -137,14 +136,12 @@ class PhaseStack:
     def no_step(self) -> None:
         """The phase that was entered last, of a step, has begun none."""
         self.in_step = False
-        if self._beside is not None:
-            self._beside.phase = 0
+        self._beside.phase = 0
 
     def step_ended(self, step: int) -> None:
         """So many steps are done."""
         self.in_step = False if self.in_step else self.in_step
-        if self._step_ended is not None:
-            self._step_ended(step)
+        self._step_ended(step)
 
     def fail(self) -> None:
         """An exception leaves the innermost phase; the first report is right, outer phases follow."""
@@ -162,7 +159,7 @@ class PhaseStack:
         for told in self._told:
             told.clear()
         self._watchers.clear()
-        self._beside = self._step_ended = self.on_output = None
+        self._beside, self._step_ended, self.on_output = SimpleNamespace(), bool, None
         self.on_batch.clear()
         self.on_failure.clear()
 

@@ -37,9 +37,6 @@ class PaceLimits:
     halved_records = 8192
 
 
-PACE = PaceLimits
-
-
 class ArmedWork(Guarded):
     """A work in one rule of one run: its members read out once, and its failures in a row.
 
@@ -86,7 +83,7 @@ class ArmedRule(Guarded):
         ]
 
     def keep_to_budget(self, fixed_share: float, reading_share: float, least: int = 1) -> None:
-        """Look as rarely as the budget demands, but at every `PACE.most_stretch`-th of its steps.
+        """Look as rarely as the budget demands, but at every `PaceLimits.most_stretch`-th of its steps.
 
         What has not run yet does so once when it is due: a short run has its sizes, too.
 
@@ -99,9 +96,9 @@ class ArmedRule(Guarded):
         if not self.has_run:
             return
         each_share, stretch = reading_share * self.stretch, least
-        while stretch < PACE.most_stretch:
-            budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else PACE.comes_back_frac)
-            if each_share / stretch <= max(budget_frac - fixed_share, PACE.least_frac * budget_frac):
+        while stretch < PaceLimits.most_stretch:
+            budget_frac = self.budget_frac * (1.0 if stretch >= self.stretch else PaceLimits.comes_back_frac)
+            if each_share / stretch <= max(budget_frac - fixed_share, PaceLimits.least_frac * budget_frac):
                 break
             stretch *= 2
         self.every_steps, self.stretch = self.usual_steps * stretch, stretch
@@ -177,12 +174,12 @@ class OverheadMeter:
         self._own_s, self._reading_s, self._all_s = (
             self._own_s + own_s, self._reading_s + reading_s, self._all_s + all_s,
         )  # fmt: skip
-        if self._num_readings < PACE.share_records or not self._all_s:
+        if self._num_readings < PaceLimits.share_records or not self._all_s:
             return
         reading_share = self._reading_s / self._all_s
         fixed_share = max(0.0, self._own_s / self._all_s - reading_share)
         self._num_readings, self._own_s, self._reading_s, self._all_s = 0, 0.0, 0.0, 0.0
-        least = 1 << self._num_records // PACE.halved_records
+        least = 1 << self._num_records // PaceLimits.halved_records
         for plans in members:
             for plan in plans.values():
                 plan.keep_to_budget(fixed_share, reading_share, least)

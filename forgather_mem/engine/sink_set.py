@@ -27,9 +27,8 @@ class SinkSet:
         if self._console in self._sinks and hasattr(sink, "say"):
             self._sinks.remove(self._console)  # the user's own replaces it
         key = getattr(sink, "key", None)
-        for known in self._sinks:
-            if known is sink or (key is not None and getattr(known, "key", None) == key):
-                return
+        if any(known is sink or (key is not None and getattr(known, "key", None) == key) for known in self._sinks):
+            return
         self._sinks.append(sink)
         try:
             if hasattr(sink, "begin"):

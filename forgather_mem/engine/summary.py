@@ -87,20 +87,18 @@ class Growth:
 
 MAX_FINDINGS = 200
 # Gauges whose first, last and highest value are kept for the report, which asks for no others; on each device.
-REPORTED = frozenset(
-    {
-        "host/rss_bytes",
-        "host/rss_peak_bytes",
-        "host/anon_bytes",
-        "device/allocated_bytes",
-        "device/reserved_bytes",
-        "device/step_peak_bytes",
-        "tensors/parameters_bytes",
-        "tensors/gradients_bytes",
-        "tensors/optimizer_bytes",
-        "tensors/activations_bytes",
-        "workers/pss_bytes",
-    }
+REPORTED = (
+    "host/rss_bytes",
+    "host/rss_peak_bytes",
+    "host/anon_bytes",
+    "device/allocated_bytes",
+    "device/reserved_bytes",
+    "device/step_peak_bytes",
+    "tensors/parameters_bytes",
+    "tensors/gradients_bytes",
+    "tensors/optimizer_bytes",
+    "tensors/activations_bytes",
+    "workers/pss_bytes",
 )
 # The baseline of a phase's peak: what is held between the steps.
 _GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}

@@ -42,9 +42,6 @@ class WriteLimits:
     link_check_s = 0.5
 
 
-WRITING = WriteLimits
-
-
 class Losses:
     """Records that could not be written, and when that is tried again: after pauses that double up to 30 s.
 
@@ -58,20 +55,20 @@ class Losses:
         self.written = self.dropped = 0
         self.retry_at = 0.0
         self.error: str | None = None
-        self._pause_s = WRITING.first_retry_s
+        self._pause_s = WriteLimits.first_retry_s
 
     def took(self, num_records: int = 1) -> None:
         """So many records are written; none of them may be a preamble alone, which a full disk takes, too."""
         self.written += num_records
         if num_records:
-            self._pause_s = WRITING.first_retry_s
+            self._pause_s = WriteLimits.first_retry_s
 
     def note(self, error: Exception, where: object, num_lost: int = 1, *, pauses: bool = True) -> None:
         """This has failed, with so many records; said once. With `pauses` it is tried again after a while."""
         self.dropped += num_lost
         if pauses:
             self.retry_at = time.monotonic() + self._pause_s
-            self._pause_s = min(2 * self._pause_s, WRITING.longest_pause_s)
+            self._pause_s = min(2 * self._pause_s, WriteLimits.longest_pause_s)
         text = (isinstance(error, OSError) and error.strerror) or str(error)
         if self.error is None:
             logger.warning("can't write %s: %s; records are dropped until it works again", where, text)
@@ -109,7 +106,7 @@ class AppendFile:
         self._inode = (0, 0)
         self.losses = Losses()
         self._fine_until = self._rest_until = 0.0
-        self._slow_credit_s, self._last_slow = WRITING.slow_burst_s, time.monotonic()
+        self._slow_credit_s, self._last_slow = WriteLimits.slow_burst_s, time.monotonic()
         self._queue: list[bytes] = []
         self._queued_bytes = 0
         self._checked = 0  # of those written, so many are in a file that was there at the last look
@@ -156,7 +153,7 @@ class AppendFile:
         self.end += done
         self.losses.took(num_records)
         now = time.monotonic()
-        if now - began >= WRITING.slow_write_s:
+        if now - began >= WriteLimits.slow_write_s:
             self._slow(now, now - began)
         return True
 
@@ -202,19 +199,17 @@ class AppendFile:
                 with missing(OSError):  # else an empty file stays
                     remove_real(path)
             return False
-        self._fine_until, self._checked = now + WRITING.link_check_s, self.losses.written
+        self._fine_until, self._checked = now + WriteLimits.link_check_s, self.losses.written
         return True
 
     def _wait_with(self, record: bytes) -> bool:
-        fits = self._queued_bytes + len(record) <= WRITING.queued_bytes
+        fits = self._queued_bytes + len(record) <= WriteLimits.queued_bytes
         if fits:
             self._queue.append(record)
             self._queued_bytes += len(record)
         else:
             self.losses.dropped += 1
-        if time.monotonic() >= self._rest_until:
-            return self._flush() and fits
-        return fits
+        return (time.monotonic() < self._rest_until or self._flush()) and fits
 
     def _flush(self) -> bool:
         waiting, self._queue, self._queued_bytes, self._rest_until = self._queue, [], 0, 0.0
@@ -223,12 +218,12 @@ class AppendFile:
     def _slow(self, now: float, took_s: float) -> None:
         self.slow_writes += 1
         self._longest_s = max(self._longest_s, took_s)
-        earned_s = (now - self._last_slow) * WRITING.slow_share
-        self._slow_credit_s = min(self._slow_credit_s + earned_s, WRITING.slow_burst_s) - took_s
+        earned_s = (now - self._last_slow) * WriteLimits.slow_share
+        self._slow_credit_s = min(self._slow_credit_s + earned_s, WriteLimits.slow_burst_s) - took_s
         self._last_slow = now
         if self._slow_credit_s < 0:
             self.rests += 1
-            self._rest_until = now + min(-self._slow_credit_s / WRITING.slow_share, WRITING.longest_pause_s)
+            self._rest_until = now + min(-self._slow_credit_s / WriteLimits.slow_share, WriteLimits.longest_pause_s)
 
     def _cut_back(self, torn_end: int) -> bool:
         with missing(OSError):
@@ -240,18 +235,17 @@ class AppendFile:
 
     def _still_there(self, now: float) -> bool:
         """Writes to a deleted file succeed and are lost: check the link count, twice a second."""
-        try:
+        there = False
+        with missing(OSError):
             status = os.fstat(self._fd)
-            there = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
-            if (status.st_dev, status.st_ino) != self._inode:  # closed by somebody: another file has the number now
-                self._fd, there = -1, False
-        except ours(OSError):
-            there = False
+            is_named = status.st_nlink > 0 or not stat.S_ISREG(status.st_mode)
+            # Where somebody has closed it, another file may have the number now
+            there = is_named and (status.st_dev, status.st_ino) == self._inode
         if not there:
             lost, self.losses.written = self.losses.written - self._checked, self._checked
             self._let_go()
             self.losses.note(FileNotFoundError(errno.ENOENT, "the file was deleted"), self.path, lost, pauses=False)
-        self._fine_until, self._checked = (now + WRITING.link_check_s if there else 0.0), self.losses.written
+        self._fine_until, self._checked = (now + WriteLimits.link_check_s if there else 0.0), self.losses.written
         return there
 
     def _pause(self, error: OSError, num_lost: int) -> None:
@@ -259,9 +253,8 @@ class AppendFile:
         self._fine_until = 0.0
 
     def _let_go(self) -> None:
-        if self._fd >= 0:
-            with missing(OSError):
-                close_own(self._fd, self._inode)
+        with missing(OSError):
+            close_own(self._fd, self._inode)
         self._fd, self._fine_until = -1, 0.0
         self.losses.dropped += len(self._queue)
         self._queue, self._queued_bytes = [], 0

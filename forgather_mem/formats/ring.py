@@ -68,12 +68,8 @@ def ring_files(folder: str | Path) -> dict[int, Path]:
 
 def files_by_rank(folder: str | Path, pattern: str) -> dict[int, Path]:
     """The files whose whole name is that pattern, by the rank that its group finds."""
-    found = {}
-    for name in os.listdir(folder):
-        match = re.fullmatch(pattern, name)
-        if match:
-            found[int(match[1])] = Path(folder, name)
-    return dict(sorted(found.items()))
+    matches = (re.fullmatch(pattern, name) for name in os.listdir(folder))
+    return dict(sorted((int(match[1]), Path(folder, match[0])) for match in matches if match))
 
 
 def read_ring(path: str | Path) -> Ring:
@@ -104,7 +100,7 @@ def _state(data: bytes) -> RingState:
 
 
 def _samples(data: bytes) -> list[Sample]:
-    found = []
+    found: dict[int, Sample] = {}
     for slot in range(layout.NUM_SAMPLES):
         first, time_s, step, epoch, event, device, *values, last = layout.SAMPLE.unpack_from(
             data, layout.SAMPLES_AT + slot * layout.SAMPLE.size
@@ -112,15 +108,14 @@ def _samples(data: bytes) -> list[Sample]:
         if first and first == last and is_number(step) and is_number(time_s):
             named = {name: value for name, value in zip(layout.NAMES, values, strict=True) if is_number(value)}
             known_epoch = epoch if is_number(epoch) else None
-            sample = Sample(
+            found[first] = Sample(
                 _name_of(EVENT_NUMBERS, event), step, known_epoch, time_s, named, None if device < 0 else device
             )
-            found.append((first, sample))
-    return [sample for _, sample in sorted(found, key=lambda pair: pair[0])]
+    return [found[number] for number in sorted(found)]
 
 
 def _findings(data: bytes) -> list[Finding]:
-    found = []
+    found: dict[int, Finding] = {}
     for slot in range(layout.NUM_NOTES):
         at = layout.NOTES_AT + slot * layout.NOTE_STRIDE
         number, length, check = layout.NOTE.unpack_from(data, at)
@@ -128,8 +123,8 @@ def _findings(data: bytes) -> list[Finding]:
         note = _loaded(text) if zlib.crc32(text) == check else None
         kind, step, said = (note.get(name) for name in ("kind", "step", "text")) if note else (None, None, None)
         if isinstance(kind, str) and isinstance(step, int) and is_number(step) and isinstance(said, str):
-            found.append((number, Finding(kind=kind, step=step, text=said)))
-    return [finding for _, finding in sorted(found, key=lambda pair: pair[0])]
+            found[number] = Finding(kind=kind, step=step, text=said)
+    return [found[number] for number in sorted(found)]
 
 
 def _loaded(text: bytes) -> dict[str, object] | None:

@@ -150,11 +150,7 @@ class RingWriter:
     def phase(self, phase: str) -> None:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
         if self._forks == FORKS.number:
-            try:
-                self._check()
-                _write(self._file, _PHASE_BYTE.get(phase, b"\0"), self._phase_at)
-            except ours(OSError) as error:
-                self._failed(error)
+            self._put(self._phase_at, _PHASE_BYTE.get(phase, b"\0"), self._looked_s)
 
     def sample(
         self,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from transformers import TrainerCallback, TrainerControl
 
 BEFORE_FORWARD = ("forward", "backward", "data")  # or before the optimizer
+Objects = Callable[[], tuple[object, object]]  # the model and the optimizer of a training
 # Inside each step, and most often of no interest to anybody.
 _INSIDE = ("step_begin", "pre_optimizer_step", "optimizer_step")
 
@@ -30,8 +31,8 @@ class LoopEvents:
     Args:
         args: What callbacks get as `args`.
         callbacks: Instances or classes, as for a `Trainer`.
-        model, optimizer: Passed to callbacks.
-        objects: Returns both anew for each event, so that nothing of ours holds them in between.
+        objects: Gives the model and the optimizer, which are passed to callbacks, anew for each event: nothing of ours
+            holds them in between.
 
     Attributes:
         state, control: As in a Trainer; the loop counts in `state`.
@@ -45,13 +46,9 @@ class LoopEvents:
         self,
         args: Any,
         callbacks: Sequence[TrainerCallback | type[TrainerCallback]],
-        *,
-        model: object = None,
-        optimizer: object = None,
-        objects: Callable[[], tuple[object, object]] | None = None,
+        objects: Objects = lambda: (None, None),
     ) -> None:
         self.args, self.fence = args, FailureGuard()
-        self._objects = objects
         self._run: Run | None = None
         self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
         self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
@@ -61,7 +58,7 @@ class LoopEvents:
             from transformers import DefaultFlowCallback
 
             flow = [DefaultFlowCallback()]
-        self.handler = CallbackList([*flow, *callbacks], model, optimizer)
+        self.handler = CallbackList([*flow, *callbacks], objects)
         self.renew()
 
     def renew(self) -> None:
@@ -75,16 +72,9 @@ class LoopEvents:
 
     def fire(self, event: str, **objects: object) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""
-        handler = self.handler
         if self.state.global_step < self._due.get(event, 0.0):
             return
-        if self._objects is not None:
-            handler.model, handler.optimizer = self._objects()
-        try:
-            self.control = handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
-        finally:
-            if self._objects is not None:
-                handler.model = handler.optimizer = None
+        self.control = self.handler.call_event(f"on_{event}", self.args, self.state, self.control, **objects)
         self._look_ahead()  # they change their minds in events only
 
     def step_passes(self) -> bool:
@@ -206,16 +196,14 @@ class CallbackList:
 
     Args:
         callbacks: Instances or classes, as for a `Trainer`.
-        model, optimizer: Passed to each of them.
+        objects: Gives the model and the optimizer, which are passed to each of them.
     """
 
-    def __init__(
-        self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]], model: object, optimizer: object
-    ) -> None:
+    def __init__(self, callbacks: Iterable[TrainerCallback | type[TrainerCallback]], objects: Objects) -> None:
         self.callbacks: list[TrainerCallback] = []
         for callback in callbacks:
             self.add_callback(callback)
-        self.model, self.optimizer = model, optimizer
+        self._objects = objects
 
     def add_callback(self, callback: TrainerCallback | type[TrainerCallback]) -> None:
         """Add a callback, or a new one of a class."""
@@ -231,9 +219,10 @@ class CallbackList:
 
     def call_event(self, event: str, args: object, state: object, control: object, **objects: object) -> Any:
         """Call this method of each; returns the control that the last of them has returned, if any has."""
+        model, optimizer = self._objects()
         for callback in self.callbacks:
             returned = getattr(callback, event)(
-                args, state, control, model=self.model, processing_class=None, optimizer=self.optimizer,
+                args, state, control, model=model, processing_class=None, optimizer=optimizer,
                 lr_scheduler=None, train_dataloader=None, eval_dataloader=None, **objects,
             )  # fmt: skip
             control = control if returned is None else returned

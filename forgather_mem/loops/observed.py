@@ -162,8 +162,9 @@ class ObservedLoop:
                 is_new = optimizer not in self._rounds.places
                 if is_new or not events.is_quiet:
                     self._rounds.begins(optimizer, here())
-                if is_new and self._rounds.optimizers in ([], [optimizer]):
-                    self._hear_model_of(optimizer)
+                is_alone = is_new and self._rounds.optimizers in ([], [optimizer])
+                if is_alone and not self._models.are_shared([optimizer], []):  # its model was made since
+                    self._models.find(_found(), [optimizer])
         except self.fence.kept("a loop"):
             return
 
@@ -203,10 +204,6 @@ class ObservedLoop:
             self._step_ends(events, num_steps)
         else:
             events.leave("optimizer")
-
-    def _hear_model_of(self, optimizer: torch.optim.Optimizer) -> None:
-        if not self._models.are_shared([optimizer], []):  # it was made since
-            self._models.find(_found(), [optimizer])
 
     def _tells(self, events: LoopEvents) -> bool:
         """Whether no other training of ours tells of this step; asked anew when one has begun since."""
@@ -293,7 +290,7 @@ class ObservedLoop:
             optimizers = [one for one in optimizers if not one.state]
         self._rounds = OptimizerRounds(one for one in optimizers if getattr(type(one).step, "hooked", False))
         with PREPARATION:
-            events = LoopEvents(self._args, self._make_callbacks(), objects=self._objects)
+            events = LoopEvents(self._args, self._make_callbacks(), self._objects)
         self._models.find(found, optimizers)
         ends = partial(self._in_pass, LoopEvents.forward_ends)
         self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-from forgather_mem.system.rank_store import default_store
 from forgather_mem.telemetry.run_session import rank_and_size
 
 if TYPE_CHECKING:
@@ -57,11 +56,7 @@ def new_state(args: object) -> TrainerState:
 
 
 def default_arguments() -> Any:
-    """Arguments for a loop without any: no folder, and the ranks set by a launcher."""
+    """Arguments for a loop without any: no folder, and the ranks."""
     rank, world_size = rank_and_size()
-    if default_store() is not None:  # of ranks that no launcher has started, as those of mp.spawn
-        from torch import distributed
-
-        rank, world_size = distributed.get_rank(), distributed.get_world_size()
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
     return SimpleNamespace(output_dir=None, process_index=rank, world_size=world_size, local_rank=local_rank)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,7 +52,7 @@ class TrainingLoop:
     ) -> None:
         self.model, self.optimizer = model, optimizer
         self.args = args if args is not None else default_arguments()
-        self._events = LoopEvents(self.args, callbacks, model=model, optimizer=optimizer)
+        self._events = LoopEvents(self.args, callbacks, lambda: (model, optimizer))
         self.callback_handler = self._events.handler
         self._training = self._optimizer_stepped = False
         self._hooks = ExitStack()
@@ -251,21 +251,18 @@ class TrainingLoop:
 
     def _set_hooks(self) -> ExitStack:
         hooks, events = ExitStack(), self._events
-        if hasattr(self.model, "register_forward_pre_hook"):
-            begins = self.model.register_forward_pre_hook(
-                lambda _, *given: None if is_traced() else events.forward_begins(*given), with_kwargs=True
-            )
-            ends = self.model.register_forward_hook(
-                lambda *given: None if is_traced() else events.forward_ends(given[-1]), always_call=True
-            )
-            hooks.callback(begins.remove)
-            hooks.callback(ends.remove)
+
+        def hear(register: Callable[..., Any], tell: Callable[..., None], **how: bool) -> None:
+            hooks.callback(register(lambda *given: None if is_traced() else tell(*given), **how).remove)
+
+        model = self.model
+        if hasattr(model, "register_forward_pre_hook"):
+            hear(model.register_forward_pre_hook, lambda _, *given: events.forward_begins(*given), with_kwargs=True)
+            hear(model.register_forward_hook, lambda *given: events.forward_ends(given[-1]), always_call=True)
             hooks.callback(surrounded(sys.modules["torch"].autograd, "backward", events.backward_begins))
         if hasattr(self.optimizer, "register_step_pre_hook"):
-            begins = self.optimizer.register_step_pre_hook(lambda *_: None if is_traced() else self._optimizer_begins())
-            ends = self.optimizer.register_step_post_hook(lambda *_: None if is_traced() else events.optimizer_ends())
-            hooks.callback(begins.remove)
-            hooks.callback(ends.remove)
+            hear(self.optimizer.register_step_pre_hook, lambda *_: self._optimizer_begins())
+            hear(self.optimizer.register_step_post_hook, lambda *_: events.optimizer_ends())
         return hooks
 
     def _optimizer_begins(self) -> None:

@@ -113,18 +113,15 @@ class _Device:
 
     def values(self, stats: Nested) -> dict[str, float]:
         """The numbers of one nested reading."""
-        try:
-            of_tensors = stats["allocated_bytes"]["all"]
-            allocated: int = of_tensors["current"]
-            reserved: int = stats["reserved_bytes"]["all"]["current"]
-        except KeyError:  # an allocator that keeps no statistics
+        allocated, reserved = gauge(stats, "allocated_bytes"), gauge(stats, "reserved_bytes")
+        if allocated is None or reserved is None:  # an allocator that keeps no statistics
             return {}
         values: dict[str, float] = {"device/allocated_bytes": allocated, "device/reserved_bytes": reserved}
         window = self._window
         if window is not None:
-            reading = (allocated, of_tensors["peak"])
+            reading = (allocated, gauge(stats, "allocated_bytes", "peak") or allocated)
             peak = window.look(reading)
-            self._told_bytes = max(self._told_bytes, of_tensors["peak"])
+            self._told_bytes = max(self._told_bytes, reading[1])
             if window.exact or (window.risen and not self._reset):
                 values["device/step_peak_bytes"] = peak
             if self._reset:

@@ -14,7 +14,6 @@ from forgather_mem.telemetry.records import NOTHING, Moment, RunInfo, Sample, Wo
 _NUMBERS = ("device/allocated_bytes", "device/reserved_bytes", "host/rss_bytes")
 _FORMAT = struct.Struct("<5d")  # step, a number of the machine, the numbers above
 _STALE = 3  # a rank that has written nothing for so many of our periods has gone, or stands still
-_NAN = math.nan
 
 
 class RankProbe:
@@ -45,21 +44,21 @@ class _Ranks:
         from forgather_mem.system.rank_store import put, read_ahead
 
         mine = [sample.values.get(name, moment.run.latest(name)) for name in _NUMBERS]
-        numbers = (sample.step, self._host, *(_NAN if size is None else size for size in mine))
+        numbers = (sample.step, self._host, *(math.nan if size is None else size for size in mine))
         put(self._keys[self._rank], _FORMAT.pack(*numbers), wait_s=0.0)
         if self._rank != 0:
             return NOTHING
         if sample.step > self._last_step:
             self._period, self._last_step = sample.step - self._last_step, sample.step
         found = read_ahead(self._keys)
-        rows = [_FORMAT.unpack(one) if one is not None else (_NAN,) * 5 for one in found or ()]
+        rows = [_FORMAT.unpack(one) if one is not None else (math.nan,) * 5 for one in found or ()]
         oldest = sample.step - _STALE * self._period
         return self._spread_values({rank: row[1:] for rank, row in enumerate(rows) if row[0] >= oldest})
 
     def _spread_values(self, ranks: Mapping[int, tuple[float, ...]]) -> Mapping[str, float]:
         if not ranks:
             return NOTHING
-        values = spread([ranks.get(rank, (_NAN,) * 4)[1:] for rank in range(self._world_size)])
+        values = spread([ranks.get(rank, (math.nan,) * 4)[1:] for rank in range(self._world_size)])
         values["ranks/count"] = float(len(ranks))
         here = [row[3] for row in ranks.values() if row[0] == self._host and row[3] == row[3]]
         if here:

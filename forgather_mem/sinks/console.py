@@ -84,9 +84,7 @@ class ConsoleSink:
 
 def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print to standard output, or to `stream`, on rank 0 only, above a progress bar; for code outside a run."""
-    has_group = getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)()  # not where torch has no ranks
-    rank = sys.modules["torch.distributed"].get_rank() if has_group else rank_and_size()[0]
-    if rank == 0:
+    if rank_and_size()[0] == 0:
         _write(text, sys.stdout if stream is None else stream)
 
 

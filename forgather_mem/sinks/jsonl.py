@@ -50,12 +50,8 @@ class JsonlSink:
         self.path = path
         self.max_bytes = max_bytes
         self.keep = keep
+        self.key = "jsonl", str(path)  # equal for two sinks that would write the same file
         self._log: _Log | None = None
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for two sinks that would write the same file."""
-        return "jsonl", str(self.path)
 
     @property
     def file(self) -> Path | None:

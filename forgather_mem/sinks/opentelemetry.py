@@ -62,6 +62,8 @@ class OpenTelemetrySink:
             raise ImportError("OpenTelemetrySink needs OpenTelemetry: pip install 'forgather_mem[otel]'") from error
         self.every_s = every_s
         self.readers = readers
+        # Equal for two sinks that would export to the same place
+        self.key = "opentelemetry", None if readers is None else tuple(map(id, readers))
         self._forget()
 
     def _forget(self) -> None:
@@ -71,11 +73,6 @@ class OpenTelemetrySink:
         self._values: dict[str, float] = {}
         self._sums: dict[str, float] = {}  # of what is added in each step
         self._known: dict[str, bool] = {}  # of names that have an instrument, whether they are added up
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for two sinks that would export to the same place."""
-        return "opentelemetry", None if self.readers is None else tuple(map(id, self.readers))
 
     def begin(self, run: RunInfo) -> None:
         """A training begins: gauges of the one before are forgotten, counters go on."""

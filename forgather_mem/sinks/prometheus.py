@@ -40,12 +40,8 @@ class PrometheusSink:
         check_seconds("PrometheusSink", every_s=every_s)
         self.path = Path(path)
         self.every_s = every_s
+        self.key = "prometheus", str(self.path)  # equal for two sinks that would write the same file
         self._begin(0)
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for two sinks that would write the same file."""
-        return "prometheus", str(self.path)
 
     def begin(self, run: RunInfo) -> None:
         """A training begins: values of the one before are forgotten."""

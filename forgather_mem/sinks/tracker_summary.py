@@ -39,12 +39,8 @@ class TrackerSummarySink:
 
     def __init__(self, prefix: str = "mem_run_") -> None:
         self.prefix = prefix
+        self.key = "tracker summary", prefix  # equal for two sinks that would write the same
         self._forget()
-
-    @property
-    def key(self) -> tuple[object, ...]:
-        """Equal for two sinks that would write the same."""
-        return "tracker summary", self.prefix
 
     def begin(self, run: RunInfo) -> None:
         """A training begins; a tracker's run may have begun before it."""

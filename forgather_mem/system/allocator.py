@@ -228,9 +228,6 @@ def _allocator(kind: str, index: int) -> Allocator:
     import torch
 
     found = _calls_of(torch, kind, index)
-    reset = None if found.reset_peaks is None else functools.partial(ASK, found.reset_peaks, None)
-    nothing: Nested = {}
-    found = dataclasses.replace(found, stats=functools.partial(ASK, found.stats, nothing), reset_peaks=reset)
     try:
         found.stats()
     except ours(RuntimeError):  # a pluggable allocator of the user keeps no statistics
@@ -250,30 +247,30 @@ def _calls_of(torch: ModuleType, kind: str, index: int) -> Allocator:
     is_native = not is_cuda or module.get_allocator_backend() == "native"
     bound = functools.partial(_bound, index)
     # torch.cuda.memory_stats flattens and sorts some 120 keys; the first is the nested dict it starts from.
-    stats = bound(f"_{kind}_memoryStats", torch._C) or bound("memory_stats_as_nested_dict", module)
+    stats = bound({}, f"_{kind}_memoryStats", torch._C) or bound({}, "memory_stats_as_nested_dict", module)
     return Allocator(
         kind=kind,
         index=index,
-        stats=stats or bound("_accelerator_getDeviceStats", torch._C) or dict,
-        reset_peaks=bound("reset_peak_memory_stats", module, general),
-        memory_info=bound("mem_get_info", module) or bound("get_memory_info", general),
+        stats=stats or bound({}, "_accelerator_getDeviceStats", torch._C) or dict,
+        reset_peaks=bound(None, "reset_peak_memory_stats", module, general),
+        memory_info=bound((0, 0), "mem_get_info", module) or bound((0, 0), "get_memory_info", general),
         # Looked up at the call, since it may be wrapped by then; in C, since the caller's line is told
         empty_cache=functools.partial(
             methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else general
         ),
         counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
         device=functools.partial(_device, torch, kind, index),
-        summary=bound("memory_summary", module),
+        summary=bound("", "memory_summary", module),
         history=History(torch) if is_cuda else None,
-        fraction=bound("get_per_process_memory_fraction", module),  # older torch only sets it
+        fraction=bound(1.0, "get_per_process_memory_fraction", module),  # older torch only sets it
         segments=_segments(module) if is_cuda and is_native else None,
     )
 
 
-def _bound(index: int, name: str, *modules: object) -> Callable[[], Any] | None:
-    """The function of this name of the first of these modules that has it, for this device."""
+def _bound(index: int, otherwise: object, name: str, *modules: object) -> Callable[[], Any] | None:
+    """The function of this name of the first of these modules that has it, for this device; `otherwise`: see `ASK`."""
     found = next((function for module in modules if (function := getattr(module, name, None)) is not None), None)
-    return None if found is None else functools.partial(found, index)
+    return None if found is None else functools.partial(ASK, functools.partial(found, index), otherwise)
 
 
 def _device(torch: ModuleType, kind: str, index: int) -> Device:
@@ -313,7 +310,7 @@ def driver_memory(allocator: Allocator) -> tuple[int, int] | None:
     if allocator.memory_info is None:
         return None
     with missing(RuntimeError):  # a device or driver without this query
-        free, total = ASK(allocator.memory_info, (0, 0))
+        free, total = allocator.memory_info()
         return (int(free), int(total)) if total else None
     return None
 

@@ -84,6 +84,8 @@ class _Fenced:
     ) -> None:
         if self._context is not None:
             _FENCE.call("what we do after a call", self._context.__exit__, kind, error, trace)
+        if error is not None:  # its traceback is as without us
+            error.__traceback__ = without_frames(error.__traceback__, __file__)
 
 
 def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[P, R]:
@@ -91,11 +93,7 @@ def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[
         if in_traced_code():
             return function(*arguments, **keywords)
         with _Fenced(functools.partial(around, arguments, keywords) if sees else around):
-            try:
-                return function(*arguments, **keywords)
-            except BaseException as error:  # the traceback is as without us
-                error.__traceback__ = without_frames(error.__traceback__, __file__)
-                raise
+            return function(*arguments, **keywords)
 
     return call
 

@@ -25,10 +25,8 @@ def mallinfo2() -> Callable[[], Mallinfo] | None:
 
     A call takes 0.2 us, and up to 118 ms with 500 000 free blocks.
     """
-    if any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
-        return None
     call = getattr(ctypes.CDLL(None), "mallinfo2", None)
-    if call is None:
+    if call is None or any(name in os.environ.get("LD_PRELOAD", "") for name in ("jemalloc", "tcmalloc", "mimalloc")):
         return None
     call.restype, call.argtypes = Mallinfo, []
     return call  # type: ignore[no-any-return]

@@ -217,25 +217,17 @@ class PeakWindow:
         self._disturbed = False
 
     @property
-    def peak_bytes(self) -> int:
-        """The highest memory since the opening, until now or until it was closed.
-
-        A lower bound if the window is not `exact`.
-        """
-        return self.look()
-
-    @property
     def risen(self) -> bool:
         """Whether the mark is meaningful for this window: it rose or was reset in it."""
         return self.seen_bytes > self._unknown_bytes
 
     @property
     def exact(self) -> bool:
-        """Whether `peak_bytes` is the true peak, and not only a lower bound."""
+        """Whether the peak is the true one, and not only a lower bound."""
         return not self._disturbed and self.seen_bytes > self._unknown_bytes
 
     def look(self, reading: Reading | None = None) -> int:
-        """The peak so far.
+        """The highest memory since the opening, until now or until it was closed; a lower bound if not `exact`.
 
         Args:
             reading: The mark's value, if the caller has just read it (while the owner is `held`).

@@ -33,19 +33,20 @@ ANSWER_S = 0.5  # an answer takes 0.1 ms in one machine
 _RETRY_S = 60.0
 _IDLE_S = 1.0
 _PREFIX = "forgather_mem/"
+_NO_ANSWER = (
+    "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed on between "
+    "the ranks until it does"
+)
 
 
 def default_store() -> Store | None:
     """The store of the process group; None if torch.distributed is not initialised or not imported."""
-    if "torch.distributed" not in sys.modules:
+    # Where torch has no ranks it is missing
+    if not getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)():
         return None
-    from torch import distributed
-
-    if not (distributed.is_available() and distributed.is_initialized()):
-        return None
-    c10d = sys.modules.get("torch.distributed.distributed_c10d")
-    get_store = getattr(c10d, "_get_default_store", None)
-    return get_store() if get_store is not None else None
+    c10d = sys.modules["torch.distributed.distributed_c10d"]
+    store: Store | None = getattr(c10d, "_get_default_store", lambda: None)()
+    return store
 
 
 @dataclass(eq=False)
@@ -80,7 +81,6 @@ class _Asker:
         self._open: dict[str, _Question[Any]] = {}  # those whose answer nobody has taken
         self._slow = False  # the last answer came late, or has not come
         self._gone = (0, 0.0)  # the store that has failed last, and when it is asked again
-        self._has_warned = False
 
     def ask(self, key: str, ask: Callable[[Store], T], *, anew: bool, wait_s: float = ANSWER_S) -> _Question[T] | None:
         """The question, `done` or still under way; None without a store.
@@ -145,19 +145,11 @@ class _Asker:
                 self._slow = time.monotonic() - began_s > ANSWER_S
             except Exception as error:  # noqa: BLE001  # the store's server is gone; this is the thread's fence
                 question.failed = True
+                if not self._gone[0]:
+                    logger.warning(_NO_ANSWER, str(error).partition("\n")[0])
                 self._gone = (id(store), time.monotonic() + _RETRY_S)
-                self._warn(error)
             question.done.set()
             del question, store
-
-    def _warn(self, error: Exception) -> None:
-        if not self._has_warned:
-            self._has_warned = True
-            logger.warning(
-                "the store of torch.distributed does not answer (%s); the training goes on, but nothing new is agreed "
-                "on between the ranks until it does",
-                str(error).partition("\n")[0],
-            )
 
 
 # One, because a process has one default store.

@@ -109,7 +109,7 @@ class UsageWindow:
         start_bytes, window, peaks = self._host_bytes, self._host, host_peaks()
         if window is None or window.closed or peaks is None:
             end_bytes = own_memory().resident_bytes
-            peak_bytes, exact = start_bytes if window is None else window.peak_bytes, False
+            peak_bytes, exact = start_bytes if window is None else window.look(), False
         else:
             with peaks.held():  # one reading for both
                 reading = peaks.mark.read()
@@ -122,7 +122,7 @@ class UsageWindow:
         peak_bytes = start_bytes = self._device_bytes or 0
         exact = False
         if window is not None:
-            peak_bytes, exact = window.peak_bytes, window.exact
+            peak_bytes, exact = window.look(), window.exact
         elif self._allocator is None and (peaks := device_peaks()) is not None:
             peak_bytes, exact = peaks.highest_bytes, True  # first used in this window: its all-time peak
         end_bytes, reserved_bytes = _stats(self._allocator or current_allocator())

@@ -35,8 +35,7 @@ class Beside(Generic[V]):
 
     def get(self, one: object) -> V | None:
         """Its value, if it has one."""
-        found = self._known.get(id(one))
-        return found[0] if found is not None else None
+        return self._known.get(id(one), (None, None))[0]
 
     def discard(self, one: object) -> None:
         """It has no value from now on."""

@@ -7,7 +7,7 @@ Keys are only ever added. Sizes are in bytes, times in seconds. What was not mea
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from forgather_mem.telemetry.redaction import redacted_argv
@@ -114,8 +114,7 @@ class Breakdown(ReportPart):
 
     def sizes(self) -> dict[str, int]:
         """The sizes by the names that people read."""
-        names = ("parameters", "gradients", "optimizer", "activations_peak", "cached", "other")
-        return {name.removesuffix("_peak"): getattr(self, name) for name in names}
+        return {one.name.removesuffix("_peak"): getattr(self, one.name) for one in fields(self)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)

@@ -70,15 +70,12 @@ class EachRun:
         reading, books: Those of `make`, see `FullWork`.
     """
 
-    reading: Hashable = None
-    books: str = ""
-
     def __init__(self, make: Callable[[RunInfo, *Ts], Work], *arguments: *Ts) -> None:
         self._make: Callable[..., Work] = make
         self._arguments = arguments
-        for name in ("__name__", "reading", "books"):
-            if hasattr(make, name):
-                setattr(self, name, getattr(make, name))
+        self.__name__ = name_of(make)
+        self.reading: Hashable = getattr(make, "reading", None)
+        self.books: str = getattr(make, "books", "")
 
     def begin(self, run: RunInfo) -> Work:
         return self._make(run, *self._arguments)

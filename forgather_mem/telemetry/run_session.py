@@ -7,6 +7,7 @@ is imported: this is read in every Python process that a watched command starts.
 from __future__ import annotations
 
 import os
+import sys
 
 from forgather_mem.errors import missing
 
@@ -47,9 +48,15 @@ def why_off() -> str:
     return f"it is switched off by {SWITCH}={os.environ[SWITCH]} in the environment"
 
 
-def rank_and_size(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This process's rank and the number of ranks, as launchers set them; (0, 1) where they set none, or no number."""
-    rank, size = (environment.get(name, "") for name in ("RANK", "WORLD_SIZE"))
+def rank_and_size() -> tuple[int, int]:
+    """This process's rank and the number of ranks, as torch or a launcher says; (0, 1) where none does, or no number.
+
+    torch knows those that no launcher has started, as the ranks of `mp.spawn`.
+    """
+    if getattr(sys.modules.get("torch.distributed"), "is_initialized", bool)():  # missing where torch has no ranks
+        distributed = sys.modules["torch.distributed"]
+        return distributed.get_rank(), distributed.get_world_size()
+    rank, size = (os.environ.get(name, "") for name in ("RANK", "WORLD_SIZE"))
     return int(rank) if rank.isdecimal() else 0, max(1, int(size)) if size.isdecimal() else 1
 
 

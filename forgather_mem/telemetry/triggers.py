@@ -255,7 +255,7 @@ def check_share(owner: str, **shares: float) -> None:
         ValueError: with the owner, the parameter and the value.
     """
     for name, value in shares.items():
-        if not 0 < value <= 1:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= 1:
             raise ValueError(f"{owner}({name}={value!r}): give a share above 0 and at most 1")
 
 

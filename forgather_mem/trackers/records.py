@@ -92,8 +92,8 @@ class MemoryTracker:
 
         None without records.
         """
-        on_device = any(record.gpu is not None for record in self.records)
-        return max(self.records, key=lambda record: _peak_bytes(record, on_device), default=None)
+        measured = [record for record in self.records if record.gpu is not None] or self.records
+        return max(measured, key=lambda record: (record.gpu or record.cpu).peak_bytes, default=None)
 
     def print_summary(self) -> None:
         """Print a table of the records: memory held, and change and peak since the record before."""
@@ -115,7 +115,25 @@ class MemoryTracker:
         Raises:
             ImportError: without matplotlib, which the `plot` extra installs.
         """
-        return _figure(self.records, path)
+        try:
+            from matplotlib.figure import Figure
+        except ImportError as error:
+            raise ImportError("MemoryTracker.plot() needs matplotlib: pip install 'forgather_mem[plot]'") from error
+        figure = Figure(figsize=(8, 4), layout="constrained")
+        axes = figure.add_subplot(ylabel="MiB", title="Memory at each record, and the peak on the way there")
+        for place in ("CPU", "GPU"):
+            found = [getattr(record, place.lower()) for record in self.records]
+            spans = {index: span for index, span in enumerate(found) if span is not None}
+            if spans:
+                axes.plot(list(spans), [span.end_bytes / MIB for span in spans.values()], marker="o", label=place)
+                axes.plot(list(spans), [span.peak_bytes / MIB for span in spans.values()], "--", label=f"{place} peak")
+        axes.set_xticks(range(len(self.records)), [record.name for record in self.records], rotation=30, ha="right")
+        axes.set_ylim(bottom=0)
+        if self.records:
+            axes.legend()
+        if path is not None:
+            figure.savefig(path)
+        return figure
 
 
 class BatchMemoryProfiler:
@@ -221,29 +239,3 @@ class _Passes:
     def _mean(self, place: str) -> Span:
         changes, whole = self._places[place]
         return replace(whole, start_bytes=whole.end_bytes - round(whole.consumed_bytes / max(1, changes)))
-
-
-def _peak_bytes(record: MemoryRecord, on_device: bool) -> int:
-    span = record.gpu if on_device else record.cpu
-    return 0 if span is None else span.peak_bytes
-
-
-def _figure(records: list[MemoryRecord], path: str | Path | None) -> Figure:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError as error:
-        raise ImportError("MemoryTracker.plot() needs matplotlib: pip install 'forgather_mem[plot]'") from error
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot(ylabel="MiB", title="Memory at each record, and the peak on the way there")
-    for place, all_spans in (("CPU", [record.cpu for record in records]), ("GPU", [record.gpu for record in records])):
-        spans = {index: span for index, span in enumerate(all_spans) if span is not None}
-        if spans:
-            axes.plot(list(spans), [span.end_bytes / MIB for span in spans.values()], marker="o", label=place)
-            axes.plot(list(spans), [span.peak_bytes / MIB for span in spans.values()], "--", label=f"{place} peak")
-    axes.set_xticks(range(len(records)), [record.name for record in records], rotation=30, ha="right")
-    axes.set_ylim(bottom=0)
-    if records:
-        axes.legend()
-    if path is not None:
-        figure.savefig(path)
-    return figure

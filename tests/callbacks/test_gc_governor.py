@@ -12,8 +12,8 @@ import pytest
 from transformers import TrainerCallback
 
 from forgather_mem import load_callbacks
-from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector, gc_governor
-from forgather_mem.callbacks.gc_governor import LIMITS, Budget, Schedule
+from forgather_mem.callbacks import MemoryCallback, ScheduledGarbageCollector
+from forgather_mem.callbacks.gc_governor import Budget, CollectionLimits, Schedule
 from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Moment
@@ -46,7 +46,7 @@ def no_collection_by_accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def boundaries_are_never_too_dear(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gc_governor, "LIMITS", gc_governor.CollectionLimits(boundary_frac=1e9))
+    monkeypatch.setattr(CollectionLimits, "boundary_frac", 1e9)
 
 
 class MakesCycles(TrainerCallback):
@@ -272,7 +272,7 @@ def test_collections_that_find_nothing_are_stretched_to_half_a_per_cent_of_the_t
     for _ in range(20):
         training.collect(cost_s)
     share = cost_s / (10 * training.schedule.stretch * 0.1)
-    assert share <= 0.005 or training.schedule.stretch == LIMITS.most_stretch
+    assert share <= 0.005 or training.schedule.stretch == CollectionLimits.most_stretch
     assert training.schedule.stretch == {0.02: 4, 0.2: 64, 20.0: 64}[cost_s]
 
 
@@ -333,7 +333,7 @@ def test_our_own_boundary_comes_after_1000_steps_or_15_minutes(step_s: float, bo
 def test_after_some_freezes_between_boundaries_the_next_boundary_comes_at_once_and_then_as_before() -> None:
     training = Training(step_s=0.1)
     training.boundary(0.2)
-    for _ in range(LIMITS.most_freezes):
+    for _ in range(CollectionLimits.most_freezes):
         assert training.schedule.own_boundary_steps == 1000
         training.collect(0.006, found=1, froze=True)
     assert training.schedule.own_boundary_steps == training.step

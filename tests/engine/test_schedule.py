@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from forgather_mem.engine.run import Run
-from forgather_mem.engine.schedule import PACE, EventSchedule, OverheadMeter, schedules_of
+from forgather_mem.engine.schedule import EventSchedule, OverheadMeter, PaceLimits, schedules_of
 from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.system.peak_windows import host_peaks
@@ -38,11 +38,11 @@ def plan_of(*rules: Rule) -> EventSchedule:
 def share_after(share: float, plan: EventSchedule, fixed_share: float = 0.0) -> None:
     """Readings take this share of the time as rarely as they are taken now, and what else is ours the fixed one."""
     own = OverheadMeter()
-    for _ in range(PACE.share_records + 2):  # those of the start do not count
+    for _ in range(PaceLimits.share_records + 2):  # those of the start do not count
         own.took(fixed_share + share, share, 1.0, [{"step_end": plan}])
 
 
-@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, PACE.most_stretch)])
+@pytest.mark.parametrize(("share", "period"), [(0.004, 1), (0.009, 2), (0.03, 8), (0.9, PaceLimits.most_stretch)])
 def test_a_rule_above_its_budget_is_looked_at_so_rarely_that_it_keeps_it(share: float, period: int) -> None:
     plan = plan_of(Rule(when=Every(steps=1), do=[nothing], budget_frac=0.005))
     share_after(share, plan)
@@ -67,7 +67,7 @@ def test_what_is_done_once_at_the_beginning_stretches_nothing() -> None:
     own = OverheadMeter()
     for _ in range(2):
         own.took(0.5, 0.5, 1.0, [{"step_end": plan}])
-    for _ in range(PACE.share_records):
+    for _ in range(PaceLimits.share_records):
         own.took(0.001, 0.001, 1.0, [{"step_end": plan}])
     assert plan.periods == (1,)
 
@@ -86,7 +86,7 @@ def test_a_rule_that_has_not_run_yet_runs_once_at_its_own_step() -> None:
     ("every", "shares"),
     [
         (10, [(0.009, 0.0, 20), (0.001, 0.0, 10)]),
-        (1, [(0.2, 0.002, PACE.most_stretch), (0.001 / PACE.most_stretch, 0.002, 1)]),
+        (1, [(0.2, 0.002, PaceLimits.most_stretch), (0.001 / PaceLimits.most_stretch, 0.002, 1)]),
         (1, [(0.004, 0.004, 4), (0.004 / 4, 0.0048, 4)]),
         (1, [(0.0009, 0.05, 1), (0.004, 0.05, 4)]),  # a fifth of the budget is theirs
     ],

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.formats.append import WRITING, AppendFile
+from forgather_mem.formats.append import AppendFile, WriteLimits
 from tests.programs import printed_by
 from tests.sinks.faults import small_disk
 
@@ -150,7 +150,7 @@ def test_one_stall_is_no_slow_disk_but_many_are(tmp_path: Path) -> None:
         file._slow(time.monotonic(), 0.1)
     assert file.rests == 2
     # From now on records wait, up to the limit; what is beyond it is dropped and counted.
-    record = b"x" * (WRITING.queued_bytes // 4)
+    record = b"x" * (WriteLimits.queued_bytes // 4)
     assert [write(file, record) for _ in range(6)] == [True] * 4 + [False] * 2
     assert (tmp_path / "0").stat().st_size == len(b"begin\none\n")
     file.close()

@@ -31,7 +31,7 @@ def test_events_come_to_each_callback_with_what_transformers_gives_it() -> None:
     state, control = TrainerState(), TrainerControl()
     given = ("on_log", "args", state, control)
     handler = CallbackHandler([*theirs], "model", None, "optimizer", None)
-    assert CallbackList(ours, "model", "optimizer").call_event(*given, logs={"loss": 1.0}) is made
+    assert CallbackList(ours, lambda: ("model", "optimizer")).call_event(*given, logs={"loss": 1.0}) is made
     assert handler.call_event(*given, logs={"loss": 1.0}) is made
     for one, other in zip(ours, theirs, strict=True):
         assert one.called == other.called
@@ -40,7 +40,7 @@ def test_events_come_to_each_callback_with_what_transformers_gives_it() -> None:
 
 def test_callbacks_come_and_go_as_instances_or_classes() -> None:
     notes = Notes()
-    known = CallbackList([notes, Other], None, None)
+    known = CallbackList([notes, Other], lambda: (None, None))
     known.add_callback(Notes)
     assert [type(one) for one in known.callbacks] == [Notes, Other, Notes]
     assert known.pop_callback(Notes) is notes
@@ -49,4 +49,4 @@ def test_callbacks_come_and_go_as_instances_or_classes() -> None:
     (left,) = known.callbacks
     assert known.pop_callback(left) is left
     with pytest.raises(AttributeError, match="on_nothing"):
-        CallbackList([notes], None, None).call_event("on_nothing", None, None, None)
+        CallbackList([notes], lambda: (None, None)).call_event("on_nothing", None, None, None)

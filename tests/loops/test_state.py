@@ -21,12 +21,7 @@ def _launched_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_process_that_nobody_launched_is_the_main_one() -> None:
     arguments = default_arguments()
-    assert (arguments.output_dir, arguments.process_index, arguments.world_size, arguments.local_rank) == (
-        None,
-        0,
-        1,
-        0,
-    )
+    assert vars(arguments) == {"output_dir": None, "process_index": 0, "world_size": 1, "local_rank": 0}
     for args in (None, arguments, SimpleNamespace()):
         state = new_state(args)
         assert (state.is_world_process_zero, state.is_local_process_zero) == (True, True)

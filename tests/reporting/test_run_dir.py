@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.engine.schedule import PACE
+from forgather_mem.engine.schedule import PaceLimits
 from forgather_mem.formats.jsonl import log_files
 from forgather_mem.reporting.run_dir import NoRun, find_run, read_run
 from forgather_mem.sinks import BlackBoxSink, JsonlSink
@@ -110,7 +110,7 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
     assert_fits(report)
     assert report["run"]["end"] == "killed"
     within = (
-        PACE.most_stretch if left == "log" else 1
+        PaceLimits.most_stretch if left == "log" else 1
     )  # the black box knows each step; the log, on a busy machine, each 16th
     assert abs(report["steps"] - step) <= within
     assert abs(report["killed"]["step"] - (step + 1)) <= within  # what it has printed it has done by then

@@ -11,11 +11,8 @@ from forgather_mem.units import MIB
 @pytest.mark.parametrize("size", [64 * MIB, 100_000], ids=["a mapping of its own", "a part of the heap"])
 def test_a_block_counts_from_its_allocation_until_it_is_freed(size: int) -> None:
     libc = ctypes.CDLL(None)
-    libc.malloc.restype, libc.malloc.argtypes, libc.free.argtypes = (
-        ctypes.c_void_p,
-        [ctypes.c_size_t],
-        [ctypes.c_void_p],
-    )
+    libc.malloc.restype, libc.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+    libc.free.argtypes = [ctypes.c_void_p]
     before = allocated_natively_bytes()
     if before is None:
         pytest.skip("this C library has no mallinfo2")

@@ -23,7 +23,7 @@ def test_closing_twice_changes_nothing(peaks: PeakWindows) -> None:
     spike(8)
     peak = window.close()
     spike(64)
-    assert window.close() == window.peak_bytes == peak
+    assert window.close() == window.look() == peak
     assert window.closed
 
 
@@ -32,7 +32,7 @@ def test_a_window_without_reset_gains_by_the_resets_of_others_of_ours(peaks: Pea
     with closing(peaks.open(reset=False)) as window:
         with closing(peaks.open()):
             spike(8)
-        assert window.peak_bytes - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
+        assert window.look() - window.start_bytes == pytest.approx(8 * MIB, abs=MIB)
         assert not window.exact, "what was before that reset is still unknown"
 
 
@@ -42,7 +42,7 @@ def test_a_reset_by_somebody_else_is_noticed_and_does_not_lose_what_was_seen(pea
         seen = window.look()
         reset_kernel_mark()
         spike(8)
-        assert window.peak_bytes == seen
+        assert window.look() == seen
         assert not window.exact
 
 
@@ -64,7 +64,7 @@ def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
         inherited_open = peaks.open  # the same owner object, in another process
         with closing(inherited_open()) as own:
             spike(32)
-        queue.put((own.peak_bytes - own.start_bytes, window.closed))
+        queue.put((own.look() - own.start_bytes, window.closed))
 
     with peaks.held():  # a lock that is held while forking must not hang the child
         queue = multiprocessing.get_context("fork").Queue()
@@ -94,7 +94,7 @@ from tests.memory import spike
 floor = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 with closing(host_peaks().open()) as window:
     spike(8)
-print(floor, window.start_bytes, window.peak_bytes, window.exact)
+print(floor, window.start_bytes, window.look(), window.exact)
 """
     before_exec = (
         f"import os, sys; x = b'x' * {200 * MIB}; os.execv(sys.executable, [sys.executable, '-c', {script!r}])"
@@ -158,10 +158,10 @@ def test_every_window_gives_the_highest_of_its_time_whatever_the_others_do(actio
                 continue
             getattr(window, name)()
             if window.exact:
-                assert window.peak_bytes == highest
+                assert window.look() == highest
             else:
                 assert not resets
-                assert window.peak_bytes <= highest
+                assert window.look() <= highest
     for window, began, resets in opened:
         if not window.closed:
             peak = window.close()

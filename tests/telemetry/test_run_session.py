@@ -34,10 +34,11 @@ def test_all_others_leave_it_on(value: str) -> None:
     ("rank", "size", "expected"), [("2", "4", (2, 4)), (None, None, (0, 1)), ("", "many", (0, 1)), ("-1", "0", (0, 1))]
 )
 def test_the_rank_is_what_a_launcher_says_and_0_where_it_says_nothing(
-    rank: str | None, size: str | None, expected: tuple[int, int]
+    rank: str | None, size: str | None, expected: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    said = {"RANK": rank, "WORLD_SIZE": size}
-    assert rank_and_size({name: value for name, value in said.items() if value is not None}) == expected
+    for name, value in (("RANK", rank), ("WORLD_SIZE", size)):
+        monkeypatch.delenv(name, raising=False) if value is None else monkeypatch.setenv(name, value)
+    assert rank_and_size() == expected
 
 
 @pytest.fixture

@@ -103,13 +103,9 @@ def training_facts(moment: Moment) -> dict[str, Facts]:
 
 def settings(args: object) -> dict[str, str | int | float | bool]:
     """The arguments in `SETTINGS` that the trainer has, as plain values."""
-    found: dict[str, str | int | float | bool] = {}
-    for name in SETTINGS:
-        value = getattr(args, name, None)
-        value = getattr(value, "value", value)  # of an enum
-        if isinstance(value, str | int | float):
-            found[name] = value
-    return found
+    given = {name: getattr(args, name, None) for name in SETTINGS}
+    plain = {name: getattr(value, "value", value) for name, value in given.items()}  # of an enum its value
+    return {name: value for name, value in plain.items() if isinstance(value, str | int | float)}
 
 
 def arguments(args: object) -> dict[str, object]:

@@ -270,7 +270,6 @@ class _JsonWriter:
         return NOTHING
 
     def _record(self, moment: Moment) -> dict[str, object]:
-        begins = moment.event == "train_begin"
         metrics = moment.objects.get("logs" if moment.event == "log" else "metrics")
         record = {
             "event": f"on_{moment.event}",
@@ -280,7 +279,7 @@ class _JsonWriter:
             "metrics": dict(metrics or {}),
             "meta": self._info,
         }
-        if begins:
+        if moment.event == "train_begin":
             config = getattr(moment.objects.get("model"), "config", None)
             record["arguments"] = arguments(moment.args)
             record["model"] = config.to_dict() if config is not None and hasattr(config, "to_dict") else None
