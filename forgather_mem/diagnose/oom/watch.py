@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
@@ -103,8 +104,6 @@ class OutOfMemoryWatch:
         self.wants_begin = self.uses.reading = False
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
-            from forgather_mem.actions.trim import trim_host
-
             trim_host()  # importing what watches has left 3 to 4 MiB of free heap in a plain loop
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
@@ -117,7 +116,6 @@ class OutOfMemoryWatch:
         if frac < self._ahead_frac or near_a_kill() is not None:
             return
         self._ahead_frac = (frac + 1) / 2
-        from forgather_mem.actions.trim import trim_host
         from forgather_mem.diagnose.oom.explanation import explained
         from forgather_mem.diagnose.oom.failure import Failure
         from forgather_mem.heap.census import take_census
