@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, Outcome, RunInfo, Sample, Work
@@ -17,6 +18,7 @@ KEPT_BYTES = MIB
 KEPT_BYTES_PER_S = 32 * MIB
 
 
+@dataclass(frozen=True, slots=True)
 class AdaptiveLimits:
     """When an action pays off, and how often one that does not is tried again. Measured by benchmarks/clearing.py.
 
@@ -28,14 +30,14 @@ class AdaptiveLimits:
         grown_frac: If what an action could free has grown by more, the interval is what it was.
     """
 
-    tries = 2
-    watched_steps = 3
-    kept_frac = 0.2
-    objects = 1000
-    grown_frac = 0.1
+    tries: int = 2
+    watched_steps: int = 3
+    kept_frac: float = 0.2
+    objects: int = 1000
+    grown_frac: float = 0.1
 
 
-LIMITS = AdaptiveLimits
+LIMITS = AdaptiveLimits()
 
 
 class Adaptive:

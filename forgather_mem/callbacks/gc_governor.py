@@ -174,6 +174,7 @@ class _Governor:
         self._agreement.propose(wanted, from_step=step + max(2 * self.every_steps, 4))  # by then all ranks know it
 
 
+@dataclass(frozen=True, slots=True)
 class CollectionLimits:
     """How much time collections may take. Measured by benchmarks/gc_policies.py.
 
@@ -186,11 +187,14 @@ class CollectionLimits:
             comes after so many.
     """
 
-    useless_frac = 0.005
-    useful_frac = 0.05
-    boundary_frac = 0.05
-    most_stretch = 64
-    most_freezes = 8
+    useless_frac: float = 0.005
+    useful_frac: float = 0.05
+    boundary_frac: float = 0.05
+    most_stretch: int = 64
+    most_freezes: int = 8
+
+
+LIMITS = CollectionLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,9 +273,7 @@ class Budget:
         return dataclasses.replace(
             now,
             stretch=self._stretch(now.stretch, step_s),
-            gap_steps=_unless_near(
-                now.gap_steps, math.ceil(self._renew_s / (CollectionLimits.boundary_frac * step_s)), 2.0
-            ),
+            gap_steps=_unless_near(now.gap_steps, math.ceil(self._renew_s / (LIMITS.boundary_frac * step_s)), 2.0),
             own_boundary_steps=_unless_near(now.own_boundary_steps, self._own_boundary_steps(step, step_s), 1.25),
         )
 
@@ -279,13 +281,13 @@ class Budget:
         if not self._collect_s:
             return stretch
         share = statistics.median(self._collect_s) / (step_s * self.every_steps * stretch)
-        allowed = CollectionLimits.useful_frac if self._found else CollectionLimits.useless_frac
+        allowed = LIMITS.useful_frac if self._found else LIMITS.useless_frac
         if share > allowed:
-            return min(stretch * 2, CollectionLimits.most_stretch)
+            return min(stretch * 2, LIMITS.most_stretch)
         return stretch // 2 if share < allowed / 4 and stretch > 1 else stretch
 
     def _own_boundary_steps(self, step: int, step_s: float) -> int:
-        if self._num_freezes >= CollectionLimits.most_freezes:
+        if self._num_freezes >= LIMITS.most_freezes:
             return max(1, step - self._renewed_step)  # now, as soon as all ranks know
         return max(1, int(min(self.boundary_steps, self.boundary_s / step_s)))
 

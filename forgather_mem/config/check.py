@@ -17,7 +17,7 @@ from forgather_mem.config.construction.resolve import MAX_NAMES
 from forgather_mem.config.environment import Config, ConfigEnvironment
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
-from forgather_mem.config.policy.denied import Refused
+from forgather_mem.config.policy.denied import Refused, similar_name
 from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean, nearest
 
@@ -165,20 +165,16 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         yield Problem(kind="template", error=_no_list(config, target, built_of(value)))
     for item, place in _items(config, target) if items_of(value) else ():
         if not isinstance(item, CallNode | VarNode) or (isinstance(item, CallNode) and item.kind == "partial"):
-            hint = "write !singleton:module:name; an argument of the callback above is indented"
+            only = next(iter(item.entries), None) if isinstance(item, DictNode) else item
+            near = similar_name(only) if isinstance(only, str) else None
+            hint = f"write !singleton:{near or 'module:name'}; an argument of the callback above is indented"
             hint += ", and null removes one" * isinstance(value, DictNode)
             yield _no_callback(target, in_a_line(item), place, hint)
 
 
 def _items(config: Config, target: str) -> list[tuple[object, SourceLocation]]:
-    """What is in the list of callbacks, and where: of a `!dlist` the keys."""
-    if target not in config.targets:
-        return []
-    graph, value, here = config.graph, config.graph.target(target), config.graph.place_of(target)
-    if isinstance(value, DictNode):
-        return [(item, graph.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
-    nodes = CallNode | VarNode
-    return [(item, graph.place(item.mark) if isinstance(item, nodes) else here) for item in items_of(value) or ()]
+    """What is in the list of callbacks, and where."""
+    return config.graph.items(target, config.rendered.text) if target in config.targets else []
 
 
 def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocation]]) -> Iterator[Problem]:
@@ -192,7 +188,7 @@ def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocat
 
 
 def _no_callback(target: str, what: str, place: SourceLocation, hint: str) -> Problem:
-    message = f"what is in {target!r} is a callback; this is none: {what}"
+    message = f"{what} in {target!r} is no callback"
     return Problem(kind="template", error=place.error(message, hint=hint))
 
 
@@ -246,7 +242,7 @@ def _no_list(config: Config, target: str, what: str) -> TemplateError:
 
 
 def _may_be_callbacks(name: str, items: Sequence[object]) -> bool:
-    called = [item.constructor for item in items if isinstance(item, CallNode)]
+    called = [str(getattr(item, "constructor", item)) for item in items if isinstance(item, CallNode | str)]
     return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
 
 

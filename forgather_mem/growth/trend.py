@@ -151,10 +151,8 @@ def judge(points: Sequence[Point], floor: float = GROWTH.floor_bytes) -> Trend:
         floor: Growth per step that is ignored, in the unit of the sizes.
     """
     seen, steps = points, points[-1][0] - points[0][0] if points else 0
-    if len(points) < GROWTH.fewest_in_all:
-        return Trend(kind="not enough data", steps=steps)
-    earliest = points[int(len(points) * GROWTH.starts[0])]  # with which a part that is judged begins
-    if points[-1][0] - earliest[0] < GROWTH.fewest_steps:
+    earliest = points[int(len(points) * GROWTH.starts[0])] if points else (0, 0.0)  # with which a part begins
+    if len(points) < GROWTH.fewest_in_all or points[-1][0] - earliest[0] < GROWTH.fewest_steps:
         return Trend(kind="not enough data", steps=steps, per_step=_measured(points))
     for _ in range(GROWTH.single_rises + 1):
         for start in GROWTH.starts:
@@ -253,9 +251,10 @@ def _since(part: Sequence[Point]) -> int:
 
 
 def _measured(points: Sequence[Point]) -> float:
-    """The rate of the lower envelope after the warm-up, 0.0 if it falls or can't be told."""
-    edges = edges_of(points[int(len(points) * GROWTH.starts[1]) :], GROWTH.blocks)
-    return max(0.0, rate_of(edges).per_step) if len(edges) >= 4 else 0.0
+    """The rate of the lower envelope after the warm-up, 0.0 if it does not rise throughout or can't be told."""
+    edges = edges_of(points[int(len(points) * GROWTH.starts[1]) :], GROWTH.blocks) if points else []
+    rate = rate_of(edges) if len(edges) >= 4 else Rate(0.0, 0.0, 0.0)
+    return rate.per_step if rate.low >= GROWTH.low_frac * rate.per_step > 0 else 0.0
 
 
 def _not_growing(points: Sequence[Point], floor: float, steps: int) -> Trend:

@@ -40,8 +40,8 @@ def _rounds(trace: Trace, scales: Sequence[float]) -> list[list[StorageRequest]]
     held: dict[int, torch.Tensor] = {}
     goes = {~event for event in trace.events if event < 0}
     # Gradients, and what an optimizer works with, are as large as weights, whatever the batch
-    fixed = {size for number, size in enumerate(trace.sizes) if number not in goes}
-    least, began, total = max(trace.sizes, default=0) // _LEAST_FRAC, own_memory().address_bytes, 0
+    fixed = {trace.sizes[event] for event in trace.events if event >= 0 and event not in goes}
+    least, began, total = trace.largest_bytes() // _LEAST_FRAC, own_memory().address_bytes, 0
     library, small, again, chance = ctypes.CDLL(None), dict[int, int](), dict[int, int](), random.Random(0)
     library.malloc.restype, library.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     found: list[list[StorageRequest]] = [[] for _ in scales]

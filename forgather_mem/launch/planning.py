@@ -17,7 +17,7 @@ import time
 from _thread import allocate_lock, get_ident
 from contextlib import suppress
 
-from forgather_mem.planning.isolation.acts import acted_on
+from forgather_mem.planning.isolation.acts import ACTS, acted_on
 from forgather_mem.planning.isolation.processes import end_processes
 from forgather_mem.planning.private_state import around_passes, leave_compiler_unloaded, leave_weights_unread, surround
 from forgather_mem.telemetry import run_session
@@ -78,7 +78,8 @@ class _Acts:
 
     def look(self, event: str, arguments: tuple[object, ...]) -> None:
         """For `sys.addaudithook`."""
-        names = acted_on(event, arguments)
+        # Asked of all that Python does, as `id`
+        names = acted_on(event, arguments) if event.startswith(ACTS) else None
         if names is None or (names and all(name.startswith(self._not_noted) for name in names)):
             return
         if self.planner is not None and self.planner[0] != os.getpid():

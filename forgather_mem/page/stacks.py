@@ -11,14 +11,14 @@ import numpy as np
 
 from forgather_mem.page.readings import BETWEEN, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
-from forgather_mem.reporting.table import MAX_DEVICES, RISE, format_phase, format_place
+from forgather_mem.reporting.table import MAX_DEVICES, OTHER, PYTHON, RISE, format_phase, format_place
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunReport
 from forgather_mem.units import format_bytes
 
 OOM = "oom"  # the event of the row that stands for the failure itself
 _LABELS = {
-    "python": "Python and libraries", "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
+    "python": PYTHON, "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
     "optimizer": "optimizer", "other": "other", "workers": "data workers", "children": "other children",
     "gradients": "gradients", "activations": "activations", "cached": "cached", "wanted": "wanted, not there",
 }  # fmt: skip
@@ -141,7 +141,7 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
         passes = [part for part in passes if part[0] != "activations"]
         passes.append(("activations", _LABELS["activations"], _take(counted, rest)))
     parts = [("python", _LABELS["python"], python), ("mapped", _LABELS["mapped"], mapped)]
-    parts += [*model, ("other", "other, since the start", rest), ("shared", _LABELS["shared"], shared)]
+    parts += [*model, ("other", OTHER, rest), ("shared", _LABELS["shared"], shared)]
     parts += [*shared_leak, *leaking, *passes]
     workers = readings.held("workers/pss_bytes")
     if workers is None and report.leak.where == "workers":  # not read, but judged
@@ -268,7 +268,7 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
     if oom is None or not failed.any() or (oom.where == "host") != (made.place == "host"):
         return
     in_use, parts = dict(oom.in_use), {key: size for key, _, size in made.parts}
-    in_use["python"] = in_use.pop("Python and libraries", 0)
+    in_use["python"] = in_use.pop(PYTHON, 0)
     for key, label, size in made.parts:
         names = [name for name in in_use if key.startswith("leak") and _bare(name) == _bare(label)]  # the holder's
         size[failed] = sum(in_use.pop(name, 0) for name in (key, *names))

@@ -24,6 +24,7 @@ Keywords: TypeAlias = Mapping[str, object]
 Saw: TypeAlias = Callable[[torch.UntypedStorage], object]
 _HOST, _META = torch.device("cpu"), torch.device("meta")
 _PLAIN = torch.Tensor, torch.nn.Parameter
+_KEPT = frozenset((bool, int, float, str, type(None), torch.dtype, torch.device, torch.layout))  # by a key
 # The mode does more for them where sizes are symbols, or devices differ
 _ALIKE = torch.ops.aten._unsafe_view.default, torch.ops.aten.embedding.default, torch.ops.aten.index.Tensor
 _FROM_BEGIN = torch.ops.aten.as_strided.default, torch.ops.aten.as_strided_.default  # of the memory, not of the tensor
@@ -88,11 +89,11 @@ class KnownOperations:
             elif kind is list or kind is tuple:
                 key.append(len(one))  # type: ignore[arg-type]
                 is_all &= self._describe(one, key, tensors)  # type: ignore[arg-type]
-            elif isinstance(one, Mapping | torch.UntypedStorage | torch.Generator):  # not to be kept by the key
+            elif kind in _KEPT or not isinstance(one, Mapping | torch.UntypedStorage | torch.Generator):
+                key += (kind, None if kind is float and one not in (0, 1) else one)  # type: ignore[arg-type]
+            else:  # not to be kept by the key
                 tensors += tensors_among(one)
                 is_all = False
-            else:
-                key.extend((kind, None if kind is float and one not in (0, 1) else one))  # type: ignore[arg-type]
         return is_all
 
     def results(self, key: Key | None, tensors: Sequence[torch.Tensor], saw: Saw | None) -> object:

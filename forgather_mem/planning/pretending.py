@@ -8,6 +8,7 @@ comes of them is computed, too.
 
 from __future__ import annotations
 
+import gc
 import math
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -46,6 +47,7 @@ _BESIDE = {torch.ops.aten._safe_softmax.default: torch.bool}
 _BESIDE |= dict.fromkeys([getattr(torch.ops.aten, name).default for name in _COPIED_FIRST])
 _ASKING = tuple(getattr(torch.ops.aten, name).default for name in ("equal", "_local_scalar_dense", "item"))
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
+_WITH_ITSELF = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor
 _OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
 _ADD, _PUT = torch.ops.aten.add.Tensor, torch.ops.aten.index_put.default
@@ -102,13 +104,19 @@ class Pretending(TorchDispatchMode):
     ) -> object:
         if func is _DEVICE and type(args[0]) is FakeTensor and not self._fake.in_kernel_invocation:
             return args[0].fake_device  # asked as often as all else is
-        keywords = kwargs or {}
+        with torch._C.DisableTorchFunctionSubclass():  # else each look at a tensor asks its class
+            return self._dispatched(func, types, args, kwargs or {})
+
+    def _dispatched(self, func: Operation, types: Iterable[type], args: Arguments, keywords: Keywords) -> object:
         key, given = self._known.key_of(func, args, keywords)
         if key is None and any(hasattr(kind, "__tensor_flatten__") for kind in types):
             return NotImplemented  # what it is made of comes here
         if func.namespace == "prim" or (key is None and not all(map(self._is_own, given))):
             return func(*args, **keywords)  # the former asks a tensor for its device
-        log = self.log if self.host is None else self._log_of(given)
+        log = self.log
+        # On a device, unless all of them are the host's
+        if self.host is not None and not any(self._is_unknown(one) or log.knows(one) for one in given):
+            log = self.host if given or log.phase == "data" else log
         self._answers.operations += 1
         if self._sum is not None:
             made, self._sum = self._sum(), None
@@ -118,7 +126,7 @@ class Pretending(TorchDispatchMode):
                 log.saw(tensor)
         is_sum = False
         # Of torch's own backward pass
-        passes = func in _IN_PASSES and torch._C._current_graph_task_id() != -1 and not torch.is_grad_enabled()
+        passes = torch._C._current_graph_task_id() != -1 and func in _IN_PASSES and not torch.is_grad_enabled()
         if passes and isinstance(args[0], FakeTensor) and (func is not _PUT or len(args) > 3):
             if func is not _ADD:
                 return args[0]
@@ -161,12 +169,6 @@ class Pretending(TorchDispatchMode):
                 self._known.learn(key, given, result)
         return result
 
-    def _log_of(self, given: Sequence[torch.Tensor]) -> StorageLog:
-        """Where an operation on these takes place: on the device, unless all of them are the host's."""
-        if self.host is None or any(self._is_unknown(one) or self.log.knows(one) for one in given):
-            return self.log
-        return self.host if given or self.log.phase == "data" else self.log
-
     def _is_own(self, tensor: torch.Tensor) -> bool:
         """Not one of those with which torch finds out what will be spread over ranks."""
         return getattr(tensor, "fake_mode", self._fake) is self._fake
@@ -183,7 +185,10 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords) if result is NotImplemented else result
         if func in _ASKING:
             return self._answers.value(torch.bool if func is _ASKING[0] else cast(torch.Tensor, args[0]).dtype)
-        if _asks_for_finite(func, args) and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
+        # Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here
+        finds = func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
+        finds = finds or (func in _WITH_ITSELF and args[0] is args[1])
+        if finds and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
             return torch.full(cast(torch.Tensor, args[0]).shape, func in _OF_FINITE)
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
@@ -286,10 +291,16 @@ def _together(func: Operation, args: Arguments, keywords: Keywords) -> object:
 
 
 def warm_up() -> None:
-    """Import what torch imports at the first operation without values, before a child is forked that needs it."""
+    """Import what torch imports at the first operation without values, before a child is forked that needs it.
+
+    What is imported is no garbage, which would be looked for meanwhile, in all that there is.
+    """
+    collects = gc.isenabled()
+    gc.disable()
     with FakeTensorMode():
         made = (torch.empty(2, 2) @ torch.empty(2, 2)).softmax(-1)
     made.detach()  # where there is no mode, ranks are asked for
+    gc.enable() if collects else None
 
 
 def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:
@@ -298,13 +309,6 @@ def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: st
         if one.name == name:
             return args[place] if place < len(args) else keywords.get(name, one.default_value)
     return -1
-
-
-def _asks_for_finite(func: Operation, args: Arguments) -> bool:
-    """Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here."""
-    if func in (torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor):
-        return args[0] is args[1]
-    return func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
 
 
 def _may_reuse(args: Arguments) -> bool:

@@ -10,6 +10,7 @@ import functools
 import sys
 from importlib import import_module
 from importlib.util import find_spec, module_from_spec
+from types import ModuleType
 from weakref import WeakSet
 
 from forgather_mem.planning.loop.notes import Note
@@ -126,12 +127,16 @@ def leave_compiler_unloaded() -> None:
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
         vars(module)["__path__"] = path
-        del module.__getattr__
+        del module.__getattr__, module.eval_frame
         spec.loader.exec_module(module)  # type: ignore[union-attr]
         leave_uncompiled(vars(module).get(_NOTES, []))
         return getattr(module, name)
 
-    vars(module).update(graph_break=lambda *_, **__: None, __getattr__=load)
+    # Of models it is asked whether they are compiled, and none is
+    frames = ModuleType(f"{_COMPILER}.eval_frame")
+    frames.OptimizedModule = type("OptimizedModule", (), {})  # type: ignore[attr-defined]
+    vars(frames)["__getattr__"] = lambda name: getattr(load("eval_frame"), name)
+    vars(module).update(eval_frame=frames, graph_break=lambda *_, **__: None, __getattr__=load)
     vars(module)["disable"] = lambda function=None, *_, **__: function or (lambda one: one)
 
 

@@ -14,7 +14,6 @@ from forgather_mem.source.source_lines import is_user_file, line_with_text
 from forgather_mem.telemetry.redaction import redacted
 
 _TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
-BAD_FORK = "Autograd-and-Fork"  # of torch's message, where autograd has threads: on a machine with a device
 _OF_SIZES = fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException
 OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
@@ -23,7 +22,7 @@ def problem_of(error: BaseException) -> str:
     """What to say of an error in a planned step, with the innermost line of the user's, else of a library's."""
     if isinstance(error, PlanError):
         return str(error)
-    if BAD_FORK in str(error):
+    if "Autograd-and-Fork" in str(error):  # of torch's message, where autograd has threads: on a machine with a device
         return (
             "this process has computed gradients, and torch can't go on with that in a forked child where there is a "
             "device: plan before the first backward(), or with `forgather-mem plan SCRIPT`"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 
 from forgather_mem.planning.batches import PlannedShape
@@ -103,8 +103,12 @@ class Plan:
         batch = f", batch {self.shape()}" if self.shape() else ""
         at = "the first step" if self.step == 1 else "a later step"
         first = f"Peak {bound}{format_bytes(self.peak_bytes)} of tensors, {self.phase}, {at}{batch}."
+        rows, width = sorted(self.parts.items(), key=lambda row: -row[1]), max([12, *map(len, self.parts)])
+        bars = ["#" * round(40 * size / max(1, self.peak_bytes)) for _, size in rows]
+        told = zip(rows, bars, strict=True)
+        parts = [f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip() for (name, size), bar in told]
         host = [f"On the host there are {format_bytes(self.host_bytes)}."] * (2 * self.host_bytes > self.peak_bytes)
-        return "\n".join([first, *_bars(self.parts, self.peak_bytes), *self.notes, *host])
+        return "\n".join([first, *parts, *self.notes, *host])
 
     def shape(self) -> str:
         """The batch in words: "8 x 512, 2 batches a step"; empty if it is not known."""
@@ -120,14 +124,6 @@ class Plan:
         return {**plain, "bound": self.bound, "lengths_differ": self.lengths_differ, **lists}
 
     __repr__ = text  # also as the value of a notebook's cell
-
-
-def _bars(parts: Mapping[str, int], peak_bytes: int) -> Iterator[str]:
-    """A bar for each part of the peak."""
-    width = max(12, *map(len, parts)) if parts else 12
-    for name, size in sorted(parts.items(), key=lambda row: -row[1]):
-        bar = "#" * round(40 * size / max(1, peak_bytes))
-        yield f"  {name:<{width}} {format_bytes(size):>11}  {bar}".rstrip()
 
 
 # The last plan of each trainer alive, of its own arguments: a report is made far from where somebody has planned

@@ -96,11 +96,9 @@ class StandIns:
             one = np.array(self.value(tensor.dtype), torch.empty(0, dtype=tensor.dtype).numpy().dtype)
             return np.asarray(_Repeated(one, tuple(tensor.shape), tensor if holds else None))
 
-        def formatted(tensor: torch.Tensor, how: str) -> str:
-            return format(self.value(tensor.dtype), how) if how else str(tensor)
-
-        let_tensors_answer({"numpy": array, "__array__": array, "__format__": formatted}, notes)
-        let_tensors_answer({"tolist": lambda tensor: array(tensor).tolist()}, notes)
+        let_tensors_answer({"numpy": array, "__array__": array, "tolist": lambda tensor: array(tensor).tolist()}, notes)
+        formatted = {"__format__": lambda tensor, how: format(self.value(tensor.dtype), how) if how else str(tensor)}
+        let_tensors_answer(formatted, notes)
 
     def lines(self) -> dict[str, list[str]]:
         """What can be answered otherwise, each with the lines that have asked for it."""

@@ -102,19 +102,11 @@ class Trace(NamedTuple):
 
     def without(self, numbers: Set[int]) -> Trace:
         """The same if these were never made."""
-        kept, sizes, stretches, new = array("q"), array("q"), list[Stretch](), dict[int, int]()
+        still, stretches = array("q"), list[Stretch]()
         for stretch, events in self.by_stretch():
-            stretches.append(stretch._replace(first_event=len(kept)))
-            for event in events:
-                if max(event, ~event) in numbers:
-                    continue
-                if event >= 0:
-                    new[event], new[~event] = len(sizes), ~len(sizes)
-                    sizes.append(self.sizes[event])
-                kept.append(new[event])
-        still = [one._replace(numbers={new[number] for number in one.numbers & new.keys()}) for one in self.kept]
-        copies = {name: {new[number] for number in made & new.keys()} for name, made in self.copies.items()}
-        return Trace(kept, sizes, stretches, {new[number] for number in self.without_graph & new.keys()}, still, copies)
+            stretches.append(stretch._replace(first_event=len(still)))
+            still.extend(event for event in events if max(event, ~event) not in numbers)
+        return self._replace(events=still, stretches=stretches)
 
     def replaced_bytes(self, new: Kept) -> int:
         """Size of what goes at once when all of this is made, and was there before the first of it was."""
@@ -136,9 +128,13 @@ class Trace(NamedTuple):
         half = len(begins) // 2
         return min(begins[half:]) - min(begins[:half]) if half else 0
 
+    def largest_bytes(self) -> int:
+        """Of what is made."""
+        return max((self.sizes[event] for event in self.events if event >= 0), default=0)
+
     def requests(self) -> Iterator[StorageRequest]:
         """The larger allocations, in order."""
-        least = max(self.sizes, default=0) // 1000  # smaller ones are no reason for a failure
+        least = self.largest_bytes() // 1000  # smaller ones are no reason for a failure
         total = 0
         for (_, step, phase, _), events in self.by_stretch():
             for event in events:

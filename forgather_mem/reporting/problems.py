@@ -26,7 +26,6 @@ _GROWS = {
 # After which Python's faulthandler, where it is on, shows the line
 CRASHES = (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL, signals.SIGABRT)
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
-_CONFIDENCE = {"yes": "high", "likely": "likely"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +61,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     first += f", since step {leak.since_step:,}"
     if leak.full_at_step is not None:
         first += f", full near step {leak.full_at_step:,} at its last pace"
-    sure = f"not yet (only {report.steps:,} steps seen)" if leak.sure == "not yet" else _CONFIDENCE[leak.sure]
+    sure = f"not yet (only {report.steps:,} steps seen)" if leak.sure == "not yet" else leak.sure.replace("yes", "high")
     beside = f" {leak.why}." if leak.why else ""
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
     suspects = leak.suspects
@@ -89,12 +88,13 @@ def no_leak_sentence(report: RunReport) -> str:
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
     if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or report.killed):
         return ""
-    if leak.undecided and leak.why:
-        return f"{leak.why[0].upper()}{leak.why[1:]}."
-    if leak.judged and steps < leak.judged_steps and not leak.why:
-        return f"No verdict on leaks before about {leak.judged_steps:,} steps."
+    told = [leak.why] if leak.undecided and leak.why else []
+    if steps < leak.judged_steps and (leak.undecided == "early" or not leak.why):
+        told.append(f"no verdict on leaks before about {leak.judged_steps:,} steps")
+    if text := "; ".join(told):
+        return f"{text[0].upper()}{text[1:]}."
     too_few = f"of {steps:,} steps too few were read, or memory has only begun to rise"
-    ended = "one is made where a training ends by itself, by an error or by Ctrl-C"
+    ended = "the process ended before one was made"
     return f"No verdict on leaks: {leak.why or (too_few if leak.judged else ended)}."
 
 

@@ -13,6 +13,8 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, row
 MAX_DEVICES = 8  # of a process; the JSON has all
 RISE = "rise in a step"
 """Of resident memory, above what is held after the step."""
+PYTHON, OTHER = "Python and libraries", "other, since the start"
+"""What was there before the first step but the weights, and the rest of what came later."""
 WHOSE = {"cgroup": "container", "host": "machine"}
 """Whom a limit is of that processes share; any other is of one process, and has its own name."""
 
@@ -159,12 +161,13 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     a step is more, and has another name where nothing was counted.
     """
     parts, counted = report.breakdown.sizes(), report.host.activations_bytes
-    if not report.device and counted:
-        parts["other"] = max(0, parts["other"] + parts.pop("activations") - counted)  # later batches may be larger
-        parts["activations of modules (early steps)"] = counted
-    elif not report.device:
-        parts[RISE] = parts.pop("activations")
-    return parts
+    if report.device:
+        return parts
+    rises, rest = parts.pop("activations"), parts.pop("other")
+    rest += max(-rest, rises - counted) if counted else 0  # later batches may be larger
+    before = min(rest, max(0, report.host.rss_start_bytes - parts["parameters"]))
+    parts |= {"activations of modules (early steps)": counted} if counted else {RISE: rises}
+    return parts | {PYTHON: before, OTHER: rest - before}
 
 
 def parts_table(report: RunReport) -> Table:

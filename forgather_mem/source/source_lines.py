@@ -68,14 +68,15 @@ def file_name(file: str) -> str:
 
 @functools.cache
 def short_file(file: str) -> str:
-    """The file's path below the folder of `sys.path` from which it is imported; its bare name outside of all.
+    """The file's path below the folder of `sys.path` from which it is imported, or where a link to it is below the
+    working folder; its bare name outside of all.
 
     >>> short_file("/env/lib/python3.11/site-packages/transformers/trainer.py"), short_file("<stdin>")
     ('transformers/trainer.py', '<stdin>')
     """
     file = os.path.normpath(file)
     roots = [file[: file.rfind(part) + len(part)] for part in _INSTALLED[:2] if part in file]
-    roots += [os.path.join(os.path.abspath(folder), "") for folder in sys.path if isinstance(folder, str)]
+    roots += [os.path.join(os.path.abspath(folder), "") for folder in ("", *sys.path) if isinstance(folder, str)]
     root = max((root for root in roots if file.startswith(root)), key=len, default="")
     return file.removeprefix(root) if root else os.path.basename(file)
 

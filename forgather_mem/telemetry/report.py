@@ -194,7 +194,7 @@ class LeakReport(ReportPart):
     # Why there is none although enough steps were seen: "slowing", "uneven", "bounded", "unexplained" by what was
     # judged, or "copied pages"
     undecided: str | None = field(default=None, metadata=RARE)
-    judged_steps: int = field(default=100, metadata=RARE)  # of this run, about: fewer are too few for a verdict
+    judged_steps: int = field(default=80, metadata=RARE)  # of this run, about: fewer are too few for a verdict
     unexplained_bytes: int = field(default=0, metadata=RARE)
     taken_back: tuple[str, ...] = field(default=(), metadata=RARE)  # what was said while it ran and is no longer so
     rank: Rank | None = field(default=None, metadata=RARE)

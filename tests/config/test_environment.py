@@ -202,10 +202,10 @@ def test_load_callbacks_gives_a_new_list_and_takes_variables_and_targets():
     first, second = load_callbacks("other.yaml", **asked), load_callbacks("other.yaml", **asked)
     assert first == second == [asked["context_vars"]["x"]]
     assert first is not second
-    with pytest.raises(TemplateError, match=r"other.yaml:1:14: what is in 'cbs' is a callback; this is none: !var x"):
+    with pytest.raises(TemplateError, match=r"other.yaml:1:14: !var x in 'cbs' is no callback"):
         load_callbacks("other.yaml", **(asked | {"context_vars": {"x": 1}}))
     write("made.yaml", "cbs: !call:list [[!call:len [[]]]]\n")
-    with pytest.raises(TemplateError, match=r"made.yaml:1:1: what is in 'cbs' is a callback; this is none: int"):
+    with pytest.raises(TemplateError, match=r"made.yaml:1:1: int in 'cbs' is no callback"):
         load_callbacks("made.yaml", target="cbs")
     with pytest.raises(TemplateError, match="the target 'scalar' is no list of callbacks; it is 5"):
         load_callbacks("other.yaml", target="scalar", name="x")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forgather_mem.growth.trend import MAX_POINTS, Series, judge, rate_throughout, slowing_rates
+from forgather_mem.growth.trend import MAX_POINTS, Series, Trend, judge, rate_throughout, slowing_rates
 from tests.growth.trend_series import (
     INNOCENT,
     KIB,
@@ -77,7 +77,9 @@ def test_a_leak_under_a_sawtooth_is_found_from_its_lower_edge() -> None:
 def test_a_few_steps_tell_nothing() -> None:
     points = make(LEAKY_GROUNDS[0], MIB, seed=0, steps=50, every=1).points
     assert judge(points).kind == "not enough data"
-    assert judge([]).kind == "not enough data"
+    assert judge([]) == Trend(kind="not enough data")
+    few = judge([(step, 1e9 + MIB * step) for step in range(4, 32, 4)])
+    assert (few.kind, few.steps, few.per_step) == ("not enough data", 24, MIB), "it is told what rises"
 
 
 def test_what_has_just_begun_to_rise_is_not_called_free_of_leaks() -> None:

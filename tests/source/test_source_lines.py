@@ -23,6 +23,7 @@ from forgather_mem.source.source_lines import (
     is_user_file,
     is_user_module,
     line_name,
+    short_file,
     source_line,
     user_modules,
 )
@@ -99,3 +100,10 @@ def test_an_error_that_a_library_still_holds_came_through_the_line_that_called_i
     exec(compile(source, "/x/site-packages/library.py", "exec"), library)
     told = library["train"](json.loads)
     assert told == f"tests/source/test_source_lines.py:{sys._getframe().f_lineno - 1}"
+
+
+def test_a_link_to_a_script_is_told_from_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])  # where the script really is
+    (runs := tmp_path / "runs").mkdir()
+    monkeypatch.chdir(runs)
+    assert short_file(str(runs / "train.py")) == "train.py"

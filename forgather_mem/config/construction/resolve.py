@@ -75,6 +75,7 @@ OWN_VARIABLE = "pp_config"
 
 _NOWHERE = SourceLocation("", 1)
 _OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
+_MEANT = {"[Nn]one": "write null for None", ".+,": "write it without the ','", r"\$\{?([^{}]+)\}?": r"write {{ \1 }}"}
 _ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
 MAX_NAMES = 1_000
 """Names of one template that are looked at; with more it is no honest one."""
@@ -247,7 +248,8 @@ class Resolver:
         with_these = f"its arguments were {', '.join(names[:20])}" if names else "it was given no arguments"
         message = f"{node.constructor} raised {shown}{'' if named else '; ' + with_these}"
         colon = self.missing_colon(node, callee)
-        return self.error(node, message, TEXT if colon else named and named[1], colon or meant_arguments(node, callee))
+        hint = colon or meant_arguments(node, callee) or meant_value(kwargs.get(named[1]) if named else None)
+        return self.error(node, message, TEXT if colon else named and named[1], hint)
 
     def error(self, node: Node, message: str, argument: object = None, hint: str | None = None) -> TemplateError:
         """The error about a node, or about one key in it; the caller raises it."""
@@ -292,6 +294,18 @@ def meant_arguments(node: CallNode, callee: Callee) -> str | None:
         return f"an argument has no '- ' before it: {next(iter(given.entries))}: ..."
     text = _ASSIGNED.fullmatch(given) if isinstance(given, str) else None
     return f"did you mean '{text[1]}: {text[2]}'?" if text and text[1] in known else None
+
+
+def meant_value(value: object) -> str | None:
+    """How a value that was refused may be meant.
+
+    >>> meant_value("None"), meant_value("10,"), meant_value("${steps}"), meant_value({"steps | int": None})
+    ('write null for None', "write it without the ','", 'write {{ steps }}', 'write {{ steps | int }}')
+    """
+    if isinstance(value, dict) and [*value.values()] == [None]:
+        value = f"${{{next(iter(value))}}}"
+    found = ((re.fullmatch(said, value if isinstance(value, str) else ""), hint) for said, hint in _MEANT.items())
+    return next((one.expand(hint) for one, hint in found if one), None)
 
 
 def is_file(node: CallNode) -> bool:

@@ -167,7 +167,9 @@ class Composer:
         if anchored is _OPEN:
             raise TemplateNodeError(mark, f"the alias *{name} refers to what contains it")
         if anchored is None:
-            hint = did_you_mean(f"*{name}", [f"*{one}" for one in self._anchors]) or f"write &{name} where it is made"
+            below = f"move what has &{name} above this line" if f"&{name}" in self._rendered.text.split() else None
+            near = below or did_you_mean(f"*{name}", [f"*{one}" for one in self._anchors])
+            hint = near or f"write &{name} where it is made"
             raise TemplateNodeError(mark, f"there is no anchor &{name} before this alias", hint)
         if not isinstance(anchored.value, Node):
             self._repeat(anchored.scalars - 1, mark)

@@ -181,6 +181,18 @@ class Graph:
         assert isinstance(self.root, DictNode)
         return self.root.entries[name]
 
+    def items(self, target: str, text: str) -> list[tuple[Value, SourceLocation]]:
+        """What is in a list, and where: of a `!dlist` the keys. The rendered text has the places of texts."""
+        value, lines = self.target(target), text.split("\n")
+        if isinstance(value, DictNode):
+            return [(item, self.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
+        found, at = [], line_and_column(value.mark)[0] - 1 if isinstance(value, Node) else 0
+        for item in items_of(value) or ():
+            at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), at)
+            mark = item.mark if isinstance(item, Node) else mark_at(at + 1, max(1, 1 + lines[at].find(str(item))))
+            found.append((item, self.place(mark)))
+        return found
+
     def place(self, mark: Mark) -> SourceLocation:
         """The location of a mark in the original files."""
         line, column = line_and_column(mark)

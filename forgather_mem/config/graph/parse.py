@@ -26,9 +26,8 @@ from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.config.source.syntax import FORMS, indent_of
 from forgather_mem.errors import TemplateError
 
-_Loader: Callable[[str], yaml.SafeLoader] = getattr(
-    yaml, "CSafeLoader", yaml.SafeLoader
-)  # without libyaml: 15 times slower
+# Without libyaml it is 15 times slower
+_Loader: Callable[[str], yaml.SafeLoader] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _LOOK_EVERY = 500  # events
 _DIRECTIVE = re.compile("(?:^|[\n\r\x85\u2028\u2029])\ufeff?%")
 
@@ -108,6 +107,8 @@ _OPENS = re.compile(r"(?::|^\s*-)(?:\s+[!&]\S+)*\s*(?:#.*)?$")  # what follows i
 _NEARLY = re.compile(r"\s*(?:=+>?|-+|<+|>+|(?=super))\s*((super\(\)|(?:extends|include|if|for|set|block|end\w+)\b).*)")
 _NO_TAG = re.compile(rf".{{0,200}}:\s+((?:{'|'.join((*CALLS, *FORMS))}):)?((?(1)|[\w.]+:[^\W\d])\S.{{0,200}})")
 _NO_SPACE = re.compile(r"\s*([\w.-]{1,100}:)(?!//)[^\s:]\S{0,200}\s*$")
+_ARGUMENTS = re.compile(r".{0,200}:\s+!\S{1,200}\s+(\w+:\s.*)")
+_UNCLOSED = re.compile(r"(?:.*[:,\[{-])?\s*([\"'])(?:(?!\1).)*$")  # a value whose quote is not closed in its line
 _BARE = r"\s*([!&*].{0,100})"
 _OF_LINES = {  # what the parser says of a line as a whole, and what then may be meant
     "did not find expected key": r"\s*-\s+(\S.{0,100})",
@@ -143,7 +144,7 @@ def _syntax_error(rendered: Rendered, path: str, error: Exception) -> TemplateEr
         found = _nearly(lines, number) or _wrong_colon(lines, number, at, str(error.problem))
         number = error.context_mark.line if error.context_mark and "expected ':'" in str(error.problem) else number
         found = found or _misplaced(lines, number, str(error.problem))
-        found = found or _as_the_parser_says(error, at if at.line < len(lines) else error.context_mark or at)
+        found = found or _as_the_parser_says(lines, error, at if at.line < len(lines) else error.context_mark or at)
     found = found or _unreadable(rendered.text, error)
     line = lines[found.number] if found.number < len(lines) else ""
     message, hint = found.message, found.hint
@@ -177,7 +178,9 @@ def _nearly(lines: Sequence[str], number: int) -> _Mistake | None:
 def _wrong_colon(lines: Sequence[str], number: int, at: yaml.Mark, problem: str) -> _Mistake | None:
     """A second ': ' in a line, or a line in which one seems to be missing: the parser notices only at a later ':'."""
     if problem.startswith("mapping values") and _HAS_KEY.search(lines[number][: at.column]):
-        return _Mistake(number, "a ': ' stands in this value", "write the value in quotes", at.column)
+        called = _ARGUMENTS.match(lines[number])
+        how = f"write arguments in braces: {{ {called[1]} }}" if called else "write the value in quotes"
+        return _Mistake(number, "a ': ' stands in this value", how, at.column)
     *_, begins = number, *itertools.takewhile(lambda at: not _HAS_KEY.search(lines[at]), _above(lines, number))
     word = _WORD.match(lines[begins])
     if begins == number or word is None or _continues(lines, begins):
@@ -224,12 +227,16 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
     return _Mistake(number, message, f"write it as an item: - {meant[1]}")
 
 
-def _as_the_parser_says(error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
+def _as_the_parser_says(lines: Sequence[str], error: yaml.MarkedYAMLError, at: yaml.Mark) -> _Mistake:
     """What the parser says, where it says it; of what is not closed where it begins."""
     said = ", ".join(str(part) for part in (error.context, error.problem) if part)
     hint = next((hint for words, hint in _SAID.items() if re.search(words, said)), None)
     if hint == _OPEN:
         at = error.context_mark or at
+    quotes = ((line, found[1]) for line in range(at.line) if (found := _UNCLOSED.match(lines[line])))
+    for number, quote in quotes:
+        if hint is None and not any(quote in line for line in lines[number + 1 : at.line]):
+            return _Mistake(number, said, "is the quote closed that begins in this line?")
     return _Mistake(at.line, said, hint, at.column)
 
 

@@ -90,7 +90,7 @@ def parse_tag(text: str, mark: Mark) -> Tag:
         known = [f"!{known}" for known in (*CALLS, *FORMS)]
         hint = did_you_mean(f"!{word}", known)
         if hint is None and ":" in text:
-            hint = f"did you mean '!singleton:{text[1:]}'?"
+            hint = f"did you mean '!singleton:{text[1:] if text.count(':') == 1 else constructor}'?"
         raise TemplateNodeError(mark, f"unknown tag {text!r:.80}", hint or f"the tags are {', '.join(known)}")
     elif constructor:
         raise TemplateNodeError(
@@ -238,8 +238,11 @@ def _arguments(written: Mapping[object, Value], marks: Mapping[object, Mark], ma
             numbered[int(found[1])] = value
         else:
             kwargs[key] = value
-    if not _EXPLICIT.isdisjoint(kwargs) and len(kwargs) == 2:
-        _refuse_near_miss(kwargs, marks, mark)
+    # Forgather passes `args` beside a misspelt `kwargs`, or the reverse, on as keywords
+    odd = next((key for key in kwargs if key not in _EXPLICIT), "")
+    near = did_you_mean(odd, _EXPLICIT - kwargs.keys(), 0.7) if len(kwargs) == 2 else None
+    if near and any(isinstance(kwargs.get(key), ListNode | DictNode) for key in _EXPLICIT):
+        raise TemplateNodeError(marks.get(odd, mark), f"unknown key {odd!r} beside args and kwargs", near)
     return [numbered[position] for position in sorted(numbered)], kwargs, marks
 
 
@@ -259,15 +262,6 @@ def _explicit(written: Mapping[object, Value], marks: Mapping[object, Mark], mar
         raise TemplateNodeError(marks.get("kwargs", mark), "kwargs is a mapping of keyword arguments")
     named = {_argument_name(key, kwargs.marks.get(key, mark)): value for key, value in kwargs.entries.items()}
     return () if args is None else args.items, named, kwargs.marks
-
-
-def _refuse_near_miss(kwargs: Mapping[str, Value], marks: Mapping[object, Mark], mark: Mark) -> None:
-    """Refuse `args` beside a misspelt `kwargs`, or the reverse: Forgather passes both on as keywords."""
-    meant = next(iter(_EXPLICIT - kwargs.keys()), "")
-    other = next((key for key in kwargs if key not in _EXPLICIT), "")
-    is_explicit = isinstance(kwargs.get("args"), ListNode) or isinstance(kwargs.get("kwargs"), DictNode)
-    if is_explicit and (near := did_you_mean(other, [meant], 0.7)):
-        raise TemplateNodeError(marks.get(other, mark), f"unknown key {other!r} beside args and kwargs", near)
 
 
 def _folders(value: Value, mark: Mark) -> tuple[str, ...]:

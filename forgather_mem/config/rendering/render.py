@@ -233,9 +233,21 @@ _OPENING = {"autoescape", "block", "call", "filter", "for", "if", "macro", "set"
 _INNER = {"elif": ("if",), "else": ("if", "for")}
 _TAGS = _OPENING | _INNER.keys() | {"extends", "from", "import", "include", "print"}
 _NOT_EXTENDED = re.compile(r"\W*extends\s*[\"']")
-_UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*$")
+_UNQUOTED = re.compile(r"\s*(\S+ (?:extends|include)) ([\w.-]+/[\w./-]+|[\w.-]+\.yaml)\s*(?:-?%\}\s*)?$")
 _COMMENTED = re.compile(r"\s*#|[^'\"{#]*\s#.*\{[{%]")
-_CURLY = re.compile("[\u2018\u2019\u201c\u201d]")
+_MEANT = {  # what Jinja says, and what people had in mind
+    "got '='": "did you mean '=='?",
+    "of statement block', got 'if'": "did you mean 'elif'?",
+    r"'name', got '\|'": "write 'or' for '||'",
+    "char '&'": "write 'and' for '&&'",
+    "char '!'": "write 'not' for '!'",
+    r"test_\w+\(\) takes": "remove what stands behind the test",
+    "non top-level scope": "write it above the first block",
+    r"char '[\u2018\u2019\u201c\u201d]'": "use straight quotes",
+    "the parent's block|BlockReference": "write == super()",
+    "no parent block": 'a template that extends another says so: write -- extends "NAME", with a space',
+}
+_WORDS = {"super": "== super()", "elseif": "elif", "elsif": "elif"}
 _UNCLOSED = "is this quote closed on its line?"
 _LIMITS = "the limits are those of forgather_mem.config.limits.Limits; only code can raise them"
 _FUNCTIONS = {"root": "", "macro": "in a macro"}
@@ -288,7 +300,7 @@ def _wrong_tag(source: Source) -> tuple[int, str, str] | None:
                 hint = f"no -- {'if' if tag in _INNER else ended} is open here"
             elif tag not in _TAGS and not tag.startswith("raw"):
                 near = f"end{inner}" if ended != tag and inner else nearest(tag, _TAGS)
-                near = "== super()" if tag == "super" else near
+                near = _WORDS.get(tag, near)
                 hint = f"did you mean {near!r}?" if near else "a comment begins with ##"
             if hint:
                 return line, f"encountered unknown tag {tag!r}", hint
@@ -338,8 +350,9 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     if isinstance(error, TemplateSyntaxError):
         message = (error.message or text).partition(". Jinja was looking")[0].rstrip(".")
         if unexpected := _CHARACTER.fullmatch(message):
-            straight = "use straight quotes" if _CURLY.search(unexpected[1]) else None
-            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else straight
+            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else _near_word(
+                message, compiler
+            )
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, LimitPassed):
         return text, _LIMITS
@@ -372,13 +385,11 @@ def _near_name(error: MissingName, compiler: Compiler) -> str | None:
 
 
 def _near_word(message: str, compiler: Compiler) -> str | None:
+    if meant := next((hint for said, hint in _MEANT.items() if re.search(said, message)), None):
+        return meant
     if tag := re.search(r"end of (print )?statement.*got '({?)", message):
         closing = f"is a '{'}}' if tag[1] else '%}'}' missing on this line?"
-        return closing if tag[2] else "remove what stands from there on, or add what is missing before it"
-    if "the parent's block" in message or "BlockReference" in message:
-        return "write == super()"
-    if "no parent block" in message:
-        return 'a template that extends another says so: write -- extends "NAME", with a space'
+        return closing if tag[2] else "add what is missing before it, or remove what stands from there on"
     if bracket := re.search(r"unexpected '(?:.+', expected ')?(}|(?<=expected ')[])])'", message):
         return f"is a '{bracket[1]}' missing on this line, or one too many?"
     if match := re.search(r"[Nn]o (filter|test) named '([^']+)'", message):

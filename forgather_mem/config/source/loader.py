@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,8 @@ from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import RESERVED, STRING, SourceLocation
 from forgather_mem.config.source.search import Found, Searcher
 from forgather_mem.config.source.syntax import Part, is_plain, plain_newlines, split, to_jinja
+
+_REFUSED = re.compile(rf"[{''.join(RESERVED)}]|^(?:<{{7}}|>{{7}})(?: .*)?$", re.MULTILINE)
 
 
 class StrangersTemplate(Exception):
@@ -89,10 +92,13 @@ class Sources:
 
     def from_text(self, text: str, name: str = STRING, file: Path | None = None) -> Source:
         """The head of a text. A string has no sub-templates: it has no file that could be extended or included."""
-        if reserved := next((char for char in RESERVED if char in text), None):
-            at = text.index(reserved)
+        if found := _REFUSED.search(text):
+            at = found.start()
             place = SourceLocation(name, text.count("\n", 0, at) + 1, at - text.rfind("\n", 0, at))
-            raise place.error(f"the character U+{ord(reserved):04X} is reserved")
+            if found[0] in RESERVED:
+                raise place.error(f"the character U+{ord(found[0]):04X} is reserved")
+            hint = "keep one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>"
+            raise place.error("a merge conflict that nobody has resolved", hint=hint)
         text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:

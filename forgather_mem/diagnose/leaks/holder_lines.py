@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import itertools
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from types import FunctionType, MethodType
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
+from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.source.container_code import adding_lines, is_assigned_by_index
 from forgather_mem.source.source_lines import Line, is_user_file
 from forgather_mem.source.syntax import Named
@@ -47,8 +49,8 @@ class HolderBound(NamedTuple):
     most: int | None = None
 
 
-def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
-    """Why it will stop growing, or may; None if there is no sign of that."""
+def bound_of_holder(held: Held, names: Sequence[Named], sets: Iterable[object]) -> HolderBound | None:
+    """Why it will stop growing, or may; None if there is no sign of that. `sets`: what may be its data set."""
     one, container, path, owner = held
     is_slot = has_attributes(container) or isinstance(container, dict)  # what an iterator keeps is not replaced
     value = one.samples[0] if is_slot and one.samples else container
@@ -66,7 +68,7 @@ def bound_of_holder(held: Held, names: Sequence[Named]) -> HolderBound | None:
         return HolderBound(f"{path} holds {most:,} at most", most)
     if one.kind == "items" and issubclass(type(container), list) and any(map(is_assigned_by_index, names)):
         return HolderBound(f"{path} may be a ring buffer that is not full yet: its places are assigned by index, too")
-    entries = _most_entries(owner, container)
+    entries = _most_entries(owner, container, sets)
     if entries is not None and one.kind == "items" and one.count <= entries[0]:  # also once it is full
         return HolderBound(f"{path} holds one entry for each of {entries[0]:,} {entries[1]} at most", entries[0])
     return None
@@ -81,10 +83,26 @@ def line_of_function(samples: Sequence[object]) -> Line | None:
     return None
 
 
-def _most_entries(owner: Any, container: object) -> tuple[int, str] | None:
+def data_sets(walk: ReachableGraph, position: int, names: Sequence[Named], lines: Sequence[Line]) -> Iterator[object]:
+    """What may be the data set whose rows are kept here: what has it, itself or in its class, or a method that adds."""
+    above = {id(thing): thing for thing in walk.way(position)[:-1]}
+    classes = tuple(thing for thing in above.values() if isinstance(thing, type))
+    adding = {
+        region.class_name
+        for named in names
+        for region in named.regions
+        for node in ast.walk(region.node)
+        if region.class_name and (region.file, getattr(node, "lineno", 0)) in lines
+    }
+    for thing in walk.nodes:
+        if id(thing) in above or issubclass(type(thing), classes) or type(thing).__name__ in adding:
+            yield thing
+
+
+def _most_entries(owner: Any, container: object, sets: Iterable[object]) -> tuple[int, str] | None:
     """The most entries that this will have and what they are for: an optimizer's parameters, or a dataset's rows.
 
-    A row's number is its key, as far as the first keys show. A parameter and its hooks are no dataset.
+    A row's number is its key, as far as the first keys show.
     """
     if not isinstance(container, dict):
         return None
@@ -92,13 +110,19 @@ def _most_entries(owner: Any, container: object) -> tuple[int, str] | None:
         parameters = {id(one) for group in owner.param_groups for one in group["params"]}
         is_bounded = container is owner.state and parameters.issuperset(map(id, container))
         return (len(parameters), "parameters") if is_bounded else None
-    has_rows = hasattr(type(owner), "__getitem__") and not is_tensor(owner)
-    only_added = hasattr(type(owner), "keys") or isinstance(owner, list)  # it has as many as were added
-    if not has_rows or only_added:
-        return None
-    try:
-        rows = len(owner)
-    except (TypeError, NotImplementedError, AttributeError):
-        return None
     keys = list(itertools.islice(dict.__iter__(container), 100))
-    return (rows, "rows") if all(type(key) is int and 0 <= key < rows for key in keys) else None
+    if not keys or not all(type(key) is int and key >= 0 for key in keys):
+        return None
+    rows = max(map(_rows_of, sets), default=0)
+    return (rows, "rows") if max(keys) < rows else None
+
+
+def _rows_of(thing: object) -> int:
+    """The rows of a data set; 0 for what is none: a parameter is none, and a container has as many as were added."""
+    cls = type(thing)
+    if not hasattr(cls, "__getitem__") or hasattr(cls, "keys") or hasattr(cls, "append") or is_tensor(thing):
+        return 0
+    try:
+        return len(thing)  # type: ignore[arg-type]
+    except (TypeError, NotImplementedError, AttributeError):
+        return 0

@@ -24,7 +24,7 @@ from forgather_mem.diagnose.leaks.holder_kinds import (
     recorder,
     signature_of,
 )
-from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, line_of_function, lines_of_holder
+from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, data_sets, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
 from forgather_mem.heap.holder_names import anywhere, module_names, names_of, slot_names
@@ -127,7 +127,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
     held = Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
-    bound = bound_of_holder(held, names)
+    bound = bound_of_holder(held, names, data_sets(walk, one.position, names, lines))
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     places = {id(walk.nodes[at]): walk.holder(at) for at in (one.position, *one.others)}
     suspect = Suspect(
@@ -182,6 +182,8 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
                 continue  # no step has added so much
             pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
+            if over and 0 <= length - one.count - before * (step - one.seen_at) <= before:
+                pace = before  # the last are of a step that has not ended
             if step == one.seen_at and abs(one.count - before * (step - first_step)) < 2:
                 pace = pace_of(one.count, step - first_step, whole)  # its end adds some, as an evaluation does
             if length < LEAK.shrunk_frac * one.count:

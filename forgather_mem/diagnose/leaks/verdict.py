@@ -164,7 +164,7 @@ def _too_early(trends: Mapping[str, Trend], suspects: Sequence[Suspect], high: f
     if not rising:
         return LeakReport(bytes_per_step_high=high, judged=True)
     rate = whole_of(rising).per_step
-    why = f"no verdict on leaks after so few steps, in which {label_of(rising)} grew {format_bytes(rate)} each"
+    why = f"{label_of(rising)} grew {format_bytes(rate)} a step over {whole_of(rising).steps:,} steps"
     return _grows("early", why, max(high, rate), rising, suspects)
 
 

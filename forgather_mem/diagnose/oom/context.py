@@ -12,7 +12,7 @@ from forgather_mem.engine.settings import ALLOCATOR_VARIABLES, ARGUMENTS, asked_
 if TYPE_CHECKING:
     import torch
 
-FREE_HEAP = "free in the C library's heap"  # what it keeps of freed memory, among what is in use
+FREE_HEAP = "gaps in the C library's heap"  # what it keeps of freed memory, among what is in use
 NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 EVALUATION = "evaluate"  # in its place: what any model computes there
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 Lines = dict[str, str]  # each once, with the first that it would do
 ON_NOTHING = "a plan acts on nothing"
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_EXCL
-_ACTS = ("open", "os.", "pty.", "socket.", "subprocess.", "syslog.")  # the other events change nothing outside
+ACTS = ("open", "os.", "pty.", "socket.", "subprocess.", "syslog.")  # the other events change nothing outside
 _HARMLESS = (
     "os.chdir", "os.fork", "os.fwalk", "os.getxattr", "os.listdir", "os.listxattr", "os.lockf", "os.putenv",
     "os.scandir", "os.unsetenv", "os.walk", "socket.__new__", "socket.gethostname", "socket.getservbyname",
@@ -36,8 +36,11 @@ _RUN, _WRITE, _CHANGE_FOLDERS, _LINK, _TRUNCATE = 1, 2, 0x1FF0, 0x2000, 0x4000
 
 
 def acted_on(event: str, arguments: tuple[Any, ...]) -> list[str] | None:
-    """What an audit event's call changes, starts or calls, as far as it has names; None if it does nothing outside."""
-    if not event.startswith(_ACTS) or event in _HARMLESS:  # asked of all that Python does
+    """What the call of an audit event of `ACTS` changes, starts or calls, as far as it has names.
+
+    None if it does nothing outside.
+    """
+    if event in _HARMLESS:
         return None
     if event == "open":
         if not (isinstance(arguments[2], int) and arguments[2] & (_MAKES | os.O_RDWR)):
@@ -66,8 +69,8 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     from forgather_mem.source.source_lines import calling_place, line_with_text
 
     def look(event: str, arguments: tuple[object, ...]) -> None:
-        if event == "os.truncate" and isinstance(arguments[0], int):
-            return  # an open file is this process's own
+        if not event.startswith(ACTS) or (event == "os.truncate" and isinstance(arguments[0], int)):
+            return  # asked of all that Python does, as `id`; an open file is this process's own
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
             what, where = " ".join([event, *map(repr, names)]), calling_place()

@@ -13,7 +13,7 @@ import io
 import os
 import pickle
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 from weakref import WeakKeyDictionary
@@ -35,7 +35,6 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
-from forgather_mem.planning.refusal import BAD_FORK
 from forgather_mem.system.tracing import is_traced
 
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
@@ -203,7 +202,9 @@ class Ahead:
         """What is written is lost, but for what it consists of."""
         if isinstance(file, str | os.PathLike):
             with suppress(Exception):  # it can't be written: that is the script's own failure
-                self._saved[os.path.abspath(file)] = _Result(what, _has_values)
+                self._saved[os.path.abspath(file)] = _Result(
+                    what, lambda one: isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
+                )
         save(what, file, *args, **keywords)
 
     def _load(self, load: Call, file: object, *args: object, **keywords: object) -> object:
@@ -229,7 +230,8 @@ class Ahead:
         else:
             result = self._backward(backward, *args, **keywords)
         if is_outer:
-            self._saw_gradients(one for model in self._models for one in model.parameters())  # which may be sharded
+            # Its parameters may be sharded; gradients of one that has no optimizer may be copied to what has
+            self._saw_gradients(one for model in {*self._models, *self._known} for one in model.parameters())
             self._log.begin("optimizer")
             self._loop.passed(bool(keywords.get("accumulate_grad")))
         return result
@@ -237,12 +239,14 @@ class Ahead:
     def _backward(self, backward: Call, *args: object, **keywords: object) -> object:
         try:
             return backward(*args, **keywords)
-        except RuntimeError as error:
-            if not (self._teller and BAD_FORK in str(error)):
+        except RuntimeError:
+            if not self.skips:
                 raise
-        # A fork can't go back through a graph where autograd has threads: the weights get what that would leave
-        for output in tensors_among(args):
-            for weight in _weights_behind(output):
+        # A call that is not made leaves the graph of an earlier one in attributes, and a fork can't go back through
+        # any where autograd has threads: the weights get what that would leave
+        for node in [one for output in tensors_among(args) for one in operations_of(output.grad_fn, set())]:
+            leaf = getattr(node, "variable", None)
+            for weight in getattr(node, "left", (None, ()))[1] if leaf is None else [leaf]:
                 if weight.grad is None:
                     weight.grad = self._seen(weight)
         return None
@@ -313,17 +317,6 @@ class Ahead:
 
 def _numbers_in(module: nn.Module) -> list[float]:
     return [one for part in module.modules() for one in vars(part).values() if isinstance(one, int | float)]
-
-
-def _has_values(one: object) -> bool:
-    return isinstance(one, torch.Tensor) and not isinstance(one, FakeTensor)
-
-
-def _weights_behind(output: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Those that a pass from here gives gradients to."""
-    for node in operations_of(output.grad_fn, set()):
-        leaf = getattr(node, "variable", None)
-        yield from getattr(node, "left", (None, ()))[1] if leaf is None else [leaf]
 
 
 class _NotMade(torch.autograd.Function):

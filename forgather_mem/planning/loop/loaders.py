@@ -10,7 +10,7 @@ import functools
 import itertools
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Iterator, Sequence, Sized
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -42,7 +42,7 @@ class Loaders:
         waiting: Iterators whose largest batch is still to come.
     """
 
-    def __init__(self, loop: Any, iterators: Iterable[Any] = ()) -> None:
+    def __init__(self, loop: Any, iterators: Sequence[Any] = ()) -> None:
         self._loop, self.differ = loop, False
         self._met = WeakKeyDictionary[object, Rounds | None]()  # iterators; of an evaluation its rounds
         self._unordered = WeakSet[object]()  # iterators met where no work is done
@@ -51,6 +51,8 @@ class Loaders:
         self._sizes = defaultdict[int, dict[int, batches.Sizes]](dict)  # of rows, by data set
         self._planned = Counter[Key]()  # sizes of the largest batch, by data set, its rows and the measure
         self._left_s = batches.MEASURE_S  # to look at the rows of later epochs
+        # Whether a batch may be loaded before the one before it is trained with: else there is one at the first call
+        self._is_ahead = all(one._num_yielded != 1 for one in iterators)
         for one in iterators:
             one.__class__, one._pin_memory = _SingleProcessDataLoaderIter, False
             one._dataset_fetcher = _DatasetKind.create_fetcher(
@@ -153,7 +155,11 @@ class Loaders:
             return batches.largest_of(known, sizes, collate, dataset, among, by_tokens)
 
         key = id(dataset), getattr(sampler, "batch_size", None) or 1
-        order = self._of_training(ref(iterator), key, known, largest) if trains else _of_evaluation(known, largest)
+        if trains:
+            order = self._of_training(ref(iterator), key, known, largest)
+        else:  # the largest comes first
+            found = largest(False, *range(len(known)))
+            order = iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))
         left = itertools.islice(iterator._sampler_iter, len(known), None)
         iterator._sampler_iter = itertools.chain(itertools.islice(order, len(of_epoch)), left)
         return bool(trains and loop.rounds.step > 1 and self._larger(key, largest, range(len(known)), 0))
@@ -180,18 +186,15 @@ class Loaders:
         if larger and not self._planned[*key, False, 0]:  # of the first epoch
             loop.notes.append(next(iter(larger.values())).note(loop.wanted.rows is not None, taken))
         self._planned |= Counter({name: one.size for name, one in larger.items()})
+        places = sorted({one.largest for one in larger.values()})
         self.waiting.add(iterator())
-        for at in sorted({one.largest for one in larger.values()}):
+        for at in places:
             begin, end = at - (at - number) % loop.each, at + loop.each - (taken + at) % loop.each
             yield from known[max(begin, number) : at]
             loop.again()
+            if at == places[-1] and not self._is_ahead:  # it is the last, and the round that follows is its own
+                self.waiting.discard(iterator())
             yield from known[max(at, number) : end]
             number = max(end, number)
         self.waiting.discard(iterator())
         yield from known[number:]
-
-
-def _of_evaluation(known: Sequence[Numbers], largest: Largest) -> Iterator[Numbers]:
-    """The largest comes first."""
-    found = largest(False, *range(len(known)))
-    return iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))

@@ -52,11 +52,26 @@ class Clips:
         return self.decoded.setdefault(str(index) if self.by_name else index, bytes(5_000 + index))
 
 
+DECODED: dict[int, bytes] = {}
+
+
+class SharedClips(Clips):
+    shared: dict[int, bytes] = {}  # noqa: RUF012  # of one test
+
+    def __getitem__(self, index: int) -> bytes:
+        if self.by_name:
+            return DECODED.setdefault(index, bytes(5_000 + index))
+        return self.shared.setdefault(index, bytes(5_000 + index))
+
+
 def test_what_keeps_one_entry_a_row_is_limited_by_their_number() -> None:
     clips = Clips(by_name=False)
     (top, *_) = suspects_after(lambda step: clips[step])
     assert top.bounded == "Clips.decoded holds one entry for each of 4,000 rows at most"
     assert 4_000 * 5_000 < (top.full_bytes or 0) < 4_000 * 5_300
+    for shared, kept in ((SharedClips(False), "SharedClips.shared"), (SharedClips(True), f"{__name__}.DECODED")):
+        (top, *_) = suspects_after(lambda step, clips=shared: clips[step])
+        assert top.bounded == f"{kept} holds one entry for each of 4,000 rows at most"
     clips = Clips(by_name=True)
     (top, *_) = suspects_after(lambda step: clips[step])
     assert (top.held_by, top.bounded) == ("Clips.decoded", None)
@@ -77,4 +92,4 @@ def test_a_parameter_has_no_rows_that_limit_its_hooks() -> None:
     hooks = weight._backward_hooks
     assert len(handles) == len(hooks) == 100
     grown = GrownObject(kind="items", position=0, count=100, count_per_step=1.0, each_bytes=5e3, samples=[])
-    assert bound_of_holder(Held(grown, hooks, "Parameter._backward_hooks", weight), []) is None
+    assert bound_of_holder(Held(grown, hooks, "Parameter._backward_hooks", weight), [], [weight]) is None

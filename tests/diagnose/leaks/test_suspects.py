@@ -61,6 +61,11 @@ def test_at_the_end_what_still_has_its_name_is_counted_and_not_what_came_after_t
     other.by_name["rows"], holder.kept = holder.kept, []  # as where a list was made at the address of a freed one
     count_again([top], 101, 0, over=True)
     assert (top.count, top.bytes, top.bounded) == (None, None, None), "there may be more by now"
+    (top, *_) = suspects_after(lambda step: other.kept.extend(torch.zeros(3, 5000).unbind()), 30)
+    top.count, top.seen_at, top.count_per_step = len(other.kept), 100, 3.0
+    other.kept += [torch.zeros(5000) for _ in range(3 * 50 + 2)]
+    count_again([top], 150, 0, over=True)
+    assert top.count_per_step == 3.0, "two came in a step that has not ended"
 
 
 def test_a_list_in_an_attribute_is_told_with_code_that_can_be_typed() -> None:
