@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
 Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
+OF_GRADIENT = "graph of a gradient"  # and of what was made of it, by its name: of the pass that runs
 _Failed = Sequence[TracebackType]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
 
@@ -164,16 +165,16 @@ class _Census:
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
         self._uses = Counter[int]()  # of parameters, by id, in what the running backward pass goes through
-        self._joins, self._num_joined = "", 0  # what goes through each parameter most often in this step, and how often
+        self._joins, self._num_joined = "", 1  # what goes through each parameter most often in this step, and how often
         self.walk = ReachableGraph()
 
     def take(self) -> None:
         self.walk = ReachableGraph.walk(_LIMITS.budget_s, self._frames)
         nodes = self.walk.nodes
-        optimizers = {self._owner(at): node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
+        optimizers = {at: node for at, node in enumerate(nodes) if is_torch(node, "optim", "Optimizer")}
         for position, one in optimizers.items():
             if one is not self._optimizer:
-                self._parts["state", self._name(position)] += sum(self._new(getattr(one, "state", None)).values())
+                self._add_beside("state", position, getattr(one, "state", None), has_own=self._optimizer is None)
         several = *optimizers.values(), self._optimizer
         trained = {id(one) for of in several for group in getattr(of, "param_groups", ()) for one in group["params"]}
         self._parts["batch", ""] = sum(self._new(self._batch()).values())
@@ -205,9 +206,8 @@ class _Census:
         """The owners, once all is counted."""
         for (kind, name), size in self._parts.items():
             graphs = self._of_pass[kind, name]
-            is_counted = kind == "earlier" and 0 not in graphs
-            passes = len(graphs) if is_counted else int(kind == "activations" and bool(graphs))
-            if kind == "activations" and self._num_joined > 1:
+            passes = len(graphs) if kind == "earlier" and 0 not in graphs else 0
+            if kind == "activations" and graphs:
                 name, passes = self._joins, self._num_joined
             if size:
                 kept_in = self._keepers.get((kind, name), "")
@@ -286,10 +286,17 @@ class _Census:
                 continue
             owner = self._owner(position)
             self._groups[owner].update(self._new(node))
-            gradients = self._new([one.grad for one in node.parameters()])
-            self._parts["gradients", self._name(owner)] += sum(gradients.values())
+            self._add_beside("gradients", position, [one.grad for one in node.parameters()], has_own=own is None)
             names |= dict.fromkeys(map(id, node.parameters()), self._name(owner))
         return {key: name for key, name in names.items() if key not in trained} if trained else {}
+
+    def _add_beside(self, kind: Kind, position: int, value: object, *, has_own: bool) -> None:
+        """What belongs to this node, which is not the given one: one that a container keeps is the container's."""
+        owner, new = self._owner(position), self._new(value)
+        if has_own or owner == position:
+            self._parts[kind, self._name(owner)] += sum(new.values())
+        else:
+            self._groups[owner].update(new)
 
     # ---- graphs ----
 
@@ -300,6 +307,7 @@ class _Census:
         pass, as the second of two towers, unless that is a sum over passes, or has been gone back through.
         """
         seen: set[object] = set()
+        makes_graph = any(frame_variables(frame).get("create_graph") is True for frame in self._frames)
         ages = {
             position: self._pass_of(node.grad_fn)
             for position, node in enumerate(self.walk.nodes)
@@ -309,23 +317,39 @@ class _Census:
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
             operations = list(operations_of(tensor.grad_fn, seen))
-            is_sum, is_over = is_running_sum(tensor.grad_fn), tensor.numel() == 1 and _has_gradients(operations)
+            leaves = [getattr(step, "variable", None) for one in operations for step, _ in one.next_functions]
+            has_gradients = any(getattr(leaf, "grad", None) is not None for leaf in leaves)
+            is_sum, is_over = is_running_sum(tensor.grad_fn), tensor.numel() == 1 and has_gradients
             of_step = is_running or (self._in_step and owner == position and not is_sum and not is_over)
             if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
-                # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
-                every = operations_of(tensor.grad_fn, set())
-                of_this = (one for one in every if self._pass_of(one) or not self._passes)
-                steps = [(getattr(one, "variable", None), step) for step in of_this for one, _ in step.next_functions]
-                # Each pass has the same operations
-                uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)
-                self._uses |= Counter(id(leaf) for leaf, _ in steps)
-                if is_sum and (times := min(uses.values(), default=0)) > self._num_joined:
-                    self._joins, self._num_joined = self._name(owner), times
-            for operation in operations:
-                self._vain[operation] = self._vain_model(operation, untrained)
-                self._add(operation, self._name(owner), of_step, dict(saved_by(operation)))
-            if is_running:
-                self._add(tensor.grad_fn, "", of_step, dict(storages_of(tensor)))
+                self._count_uses(tensor, owner, trained, is_sum)
+            # Its memory is the last operation's, too
+            kept = [saved_by(operation) for operation in operations] + [storages_of(tensor)] * is_running
+            is_second = is_running and makes_graph
+            for operation, storages in zip([*operations, tensor.grad_fn], kept, strict=False):
+                is_second |= operation.name().count("Backward") > 1  # a backward pass has made it, or what is below it
+                number, vain = self._pass_of(operation), self._vain_model(operation, untrained)
+                in_pass = number == len(self._passes) or (of_step and number > 0)
+                kind: Kind = "untrained" if vain else "activations" if in_pass else "earlier"
+                key = kind, vain or (self._name(owner) if kind == "earlier" else "")
+                key = ("object", OF_GRADIENT) if is_second and kind == "activations" else key
+                self._vain[operation] = vain
+                if new := self._new_of(dict(storages)):
+                    self._parts[key] += sum(new.values())
+                    self._of_pass[key].add(number)
+                    if vain and self._passes and not number:
+                        self._keepers.setdefault(key, self._name(owner))
+
+    def _count_uses(self, loss: torch.Tensor, owner: int, trained: set[int], is_sum: bool) -> None:
+        # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
+        every = operations_of(loss.grad_fn, set())
+        of_this = (one for one in every if self._pass_of(one) or not self._passes)
+        steps = [(getattr(one, "variable", None), step) for step in of_this for one, _ in step.next_functions]
+        # Each pass has the same operations
+        uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)
+        self._uses |= Counter(id(leaf) for leaf, _ in steps)
+        if is_sum and (times := min(uses.values(), default=0)) > self._num_joined:
+            self._joins, self._num_joined = self._name(owner), times
 
     def _pass_of(self, operation: Node) -> int:
         """The number of the pass, 0 for one of an earlier step."""
@@ -338,18 +362,6 @@ class _Census:
             return untrained.get(id(leaf), "")
         below = [self._vain.get(one, "") for one, _ in operation.next_functions if one is not None]
         return below[0] if below and all(below) else ""
-
-    def _add(self, operation: Node, name: str, of_step: bool, storages: Mapping[StorageKey, int]) -> None:
-        number, vain = self._pass_of(operation), self._vain.get(operation, "")
-        is_running = number == len(self._passes) or (of_step and number > 0)
-        kind: Kind = "untrained" if vain else "activations" if is_running else "earlier"
-        key = kind, vain or (name if kind == "earlier" else "")
-        new = self._new_of(storages)
-        if new:
-            self._parts[key] += sum(new.values())
-            self._of_pass[key].add(number)
-            if vain and self._passes and not number:
-                self._keepers.setdefault(key, name)
 
     def _counts(self, key: StorageKey) -> bool:
         return (getattr(key[0], "type", "") == "cpu") == self._on_host
@@ -446,11 +458,6 @@ class _Census:
 def model_parameters(model: Any) -> list[torch.nn.Parameter]:
     """Those of a model; none where there is no model."""
     return list(model.parameters()) if hasattr(model, "parameters") else []
-
-
-def _has_gradients(operations: Sequence[Node]) -> bool:
-    leaves = (getattr(step, "variable", None) for one in operations for step, _ in one.next_functions)
-    return any(getattr(leaf, "grad", None) is not None for leaf in leaves)
 
 
 def _total(sizes: Counter[int]) -> int:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import inspect
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from types import FrameType, TracebackType
 
-from forgather_mem.probes.tensors import StorageKey, storages_in
+from forgather_mem.probes.tensors import storages_in
 from forgather_mem.source import bytecode
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import is_our_class, is_user_file, line_name, source_line
@@ -135,10 +135,7 @@ def copied_state(
         if entry.tb_frame.f_code.co_name == "deepcopy" and file_of(entry.tb_frame).endswith("/copy.py"):
             sizes = storages_in(frame_variables(entry.tb_frame).get("x"))
             parts = {"model": storages_in(model), "optimizer": storages_in(getattr(optimizer, "state", None))}
-            copied = tuple(part for part, whole in parts.items() if _is_mostly_in(whole, sizes))
+            inside = {part: sum(size for key, size in whole.items() if key in sizes) for part, whole in parts.items()}
+            copied = tuple(part for part, whole in parts.items() if 0 < sum(whole.values()) <= 2 * inside[part])
             return sum(sizes.values()) or None, copied
     return None, ()
-
-
-def _is_mostly_in(whole: Mapping[StorageKey, int], sizes: Mapping[StorageKey, int]) -> bool:
-    return 0 < sum(whole.values()) <= 2 * sum(size for key, size in whole.items() if key in sizes)

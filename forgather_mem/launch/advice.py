@@ -56,6 +56,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
         report = replace(report, killed=explained_kill(report, report.killed, where))
+        if where is not None and where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
+            rest = tuple(one for one in report.advice if "per_device_eval_batch_size" not in one.set)
+            report = replace(report, advice=rest)
     if "problem" in answer:
         return _not_planned(report, str(answer["problem"]))
     planned = checked(tuple[Change, ...], answer["changes"]) or ()

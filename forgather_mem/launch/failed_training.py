@@ -10,12 +10,13 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
-from forgather_mem.diagnose.oom.explanation import as_written
+from forgather_mem.diagnose.oom.explanation import MAY_COME_FURTHER, OWN, as_written
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedies import may_help
+from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
+from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
@@ -25,7 +26,8 @@ _TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation",
 NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
-_OF_STEP, _OF_PHASE = "a step's own", {"evaluate": "evaluation", "generate": "generation"}  # after a kill
+_OF_STEP = "a step's own"  # after a kill
+_OF_PHASE = {"evaluate": "evaluation", "generate": "generation", "save": "saving"}
 _ALLOCATORS = ("CUDA and libraries", "kept by the allocator", "private pools")
 
 
@@ -163,8 +165,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         return "memory grows at each step"
     if killed.has_trained:
         return "a plan has nothing after the training"
-    if killed.phase == "generate":
-        return "a plan has no generate"
+    if killed.phase in OPAQUE_PHASES - {"evaluate"}:
+        return f"a plan has no {killed.phase}"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -199,6 +201,7 @@ def may_help_after(report: RunReport) -> list[Change]:
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    case.functions = PREDICTS if report.killed.has_trained else ()
     return as_written(may_help(case), settings.is_trainers)
 
 
@@ -208,8 +211,12 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     between = f"after step {report.steps:,}: in a callback, or in code between steps"
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
-        why = " ".join(filter(None, (f"{here}." if is_between else None, killed.why_now))) or None
-        return replace(killed, in_use=_measured(report, killed), why_now=why)
+        had, into = _measured(report, killed), report.run.settings.get("save.into", "")
+        words = [f"{here}."] * is_between + [killed.why_now or ""]
+        words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
+        grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_COME_FURTHER}."
+        words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
+        return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
@@ -229,10 +236,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         largest = f"{part} {format_bytes(planned.parts[part])}"
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
         why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
-        words = killed.why_now or "", why
+        close = f"{OWN[:1].upper()}{OWN[1:]}: {MAY_COME_FURTHER}." * (-WHEN.own_bytes <= rest < 0)
+        words = [killed.why_now or "", why, close]
     else:
         of_all = f"The training's own tensors take {needed} there (planned)"
-        words = f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""
+        words = [f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""]
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
@@ -256,7 +264,8 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
-    rest = "after the training" if killed.has_trained else _OF_PHASE.get(killed.phase, "other")
+    rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
+    rest = rest if of.parameters or killed.phase != "save" else "not looked into"  # the training's own are in it
     known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
     return _with_size(known) if report.steps else {}
 

@@ -31,6 +31,7 @@ LOOP_MODULE = "forgather_mem.loops.training_loop"
 WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are looked at by time
 # Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one or a step.
 TOLD_BY = (
+    ("transformers.trainer", "Trainer", "predict", "evaluate"),
     ("transformers.generation.utils", "GenerationMixin", "generate", "generate"),
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
     ("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", "generate"),
@@ -52,11 +53,11 @@ def install() -> None:
     if run_session.FOLDER not in os.environ or run_session.is_off():
         return
     waits_for = {
+        **{row[0]: _later("loops", "meet_methods", row[0]) for row in TOLD_BY},
         TRAINER_MODULE: _add_default_callback,
         FORGATHER_MODULE: _later("watching", "meet_trainers", FORGATHER_MODULE, "BaseTrainer"),
         OPTIMIZER_MODULE: _later("loops", "meet_optimizers"),
         LOOP_MODULE: _later("watching", "meet_trainers", LOOP_MODULE, "TrainingLoop"),
-        **{row[0]: _later("loops", "meet_methods", row[0]) for row in TOLD_BY},
         **dict.fromkeys(WITHOUT_TORCH, _meet_others),
     }
     sys.meta_path.insert(0, TrainingFinder(waits_for))
@@ -142,6 +143,7 @@ def _add_default_callback() -> None:
     defaults = sys.modules[TRAINER_MODULE].DEFAULT_CALLBACKS
     if Watching not in defaults:
         defaults.append(Watching)
+    _later("loops", "meet_methods", TRAINER_MODULE)()
     if run_session.PLAN_FIRST in os.environ:
         from forgather_mem.launch.planning import plan_before_training
 

@@ -28,7 +28,7 @@ def meet_optimizers() -> None:
     # with 4 MiB that failed where no byte was free, with 8 it did not (set on one script)
     del run_session.RESERVE[2 * run_session.RESERVE_BYTES // run_session.PIECE_BYTES :]
     torchs, torch = sys.modules["torch.optim.optimizer"], sys.modules["torch"]
-    saves = around_calls(torch.save, functools.partial(_told, "save"))
+    saves = around_calls(torch.save, functools.partial(_told, "save"), sees=True)
     torch.save = torch.serialization.save = saves  # type: ignore[attr-defined]  # under both names, else none is pickled
     _HEARS.passes = BackwardPasses(torch.autograd, functools.partial(_HEARS.steps_over, of_passes=True))
     torchs.register_optimizer_step_pre_hook(_HEARS.before)
@@ -49,10 +49,21 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
     if (loop := _current()) is None:
-        return None
+        return _apart() if what == "evaluate" else None
     if what == "generate":
         loop.generates(given[0][0], given[1])
+    elif what == "save" and given:
+        targets = [one for one in (*given[0][1:2], given[1].get("f")) if hasattr(one, "getbuffer")]
+        loop.tell("save.into", "".join(type(one).__name__ for one in targets))
     return loop.phase(what)
+
+
+@contextmanager
+def _apart() -> Iterator[None]:
+    """An evaluation that is in no loop of ours; what a Trainer's training tells of it counts while that goes on."""
+    run_session.note(run_session.FIRST, "evaluate")
+    yield
+    run_session.note(run_session.FIRST, "other")
 
 
 @contextmanager

@@ -53,10 +53,10 @@ def report_outcome(
     places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
-    reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended))
+    phase = [*(run_session.noted(folder.path, run_session.FIRST) if folder.path else []), "other"][-2:][0]
+    reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase))
     if not trainings:
-        phases = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
-        reports = [_seen_from_outside(reports[0], sampler, ended, phases[-1] if phases else "other")]
+        reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:
@@ -189,15 +189,16 @@ def _finished(
     return report if ended.signal is not None else replace(report, run=replace(report.run, exit_code=ended.code))
 
 
-def _seen_by_parent(report: RunReport, sampler: Sampler, ended: Ended) -> RunReport:
-    """Of a process that was killed: what it can't have told of its end."""
+def _seen_by_parent(report: RunReport, sampler: Sampler, ended: Ended, phase: str) -> RunReport:
+    """Of a process that was killed: what it can't have told of its end; its last phase outside a training."""
     killed, kills = report.killed, kills_since(sampler.kills)
     if killed is None or ended.signal != signal.SIGKILL:
         return report
     if killed.oom_kill_before is None and kills is not None:
         count = sampler.kills["count"]
         killed = replace(killed, oom_kill_before=count, oom_kill_after=count + kills)
-    killed = replace(killed, process_bytes=max(killed.process_bytes or 0, sampler.last_bytes) or None)
+    process_bytes = max(killed.process_bytes or 0, sampler.last_bytes) or None
+    killed = replace(killed, process_bytes=process_bytes, phase=phase if killed.has_trained else killed.phase)
     peak = max(report.host.rss_peak_bytes, ended.peak_bytes)
     return replace(report, killed=killed, host=replace(report.host, rss_peak_bytes=peak))
 

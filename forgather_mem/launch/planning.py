@@ -47,6 +47,8 @@ def meetings() -> dict[str, Callable[[], object]]:
         found[_MODELS] = functools.partial(leave_weights_unread, acts.missing)
     if "failed" in request:
         found["resource"] = _leave_limits
+        with suppress(OSError), open("/proc/self/oom_score_adj", "w") as score:  # others may train here
+            score.write("1000")
         # Whoever waits for the plan may be gone by then, and it is not to fail again; in 2 s more it may still answer
         signal.alarm(max(1, int(request["failed"]["until_s"] - time.time()) + 2))  # type: ignore[index]
     return {name: functools.partial(_done_or_ended, meet, acts) for name, meet in found.items()}

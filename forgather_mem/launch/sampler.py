@@ -45,11 +45,9 @@ class Sampler:
 
     def look(self) -> None:
         """Record the current size."""
-        try:
-            with open(self._statm, "rb") as file:
-                _, resident, shared, *_ = map(int, file.read().split())
-        except (OSError, ValueError):
-            return  # it has just exited
+        resident = shared = 0
+        with missing(OSError, ValueError), open(self._statm, "rb") as file:  # it may have just exited
+            _, resident, shared, *_ = map(int, file.read().split())
         rss_bytes = resident * self._page_bytes
         if not rss_bytes:
             return

@@ -126,9 +126,12 @@ class ObservedLoop:
     def generates(self, model: object, keywords: Mapping[str, object]) -> None:
         """This model generates, called with these."""
         config = keywords.get("generation_config") or getattr(model, "generation_config", None)
-        asked = asked_of_generate(config, keywords)
-        if asked and self._events is not None and (run := self._events.run()) is not None:
-            run.tell_settings({"generate.returns": asked})
+        self.tell("generate.returns", asked_of_generate(config, keywords))
+
+    def tell(self, name: str, value: str) -> None:
+        """A setting of its training, if it has a value."""
+        if value and self._events is not None and (run := self._events.run()) is not None:
+            run.tell_settings({name: value})
 
     @property
     def steps_done(self) -> int:

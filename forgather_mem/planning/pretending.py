@@ -41,6 +41,10 @@ _SUMMED_IN_PLACE = (
     *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
     *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
 )
+# What the host's kernel makes beside the result for a moment: of another type, or a copy of what is not contiguous
+_COPIED_FIRST = "_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"
+_BESIDE = {torch.ops.aten._safe_softmax.default: torch.bool}
+_BESIDE |= dict.fromkeys([getattr(torch.ops.aten, name).default for name in _COPIED_FIRST])
 _ASKING = tuple(getattr(torch.ops.aten, name).default for name in ("equal", "_local_scalar_dense", "item"))
 _WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
 _WITH_ITSELF = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor
@@ -135,9 +139,9 @@ class Pretending(TorchDispatchMode):
                     log.saw(tensor)
         if is_sum:
             self._sum = weakref.ref(cast(torch.Tensor, result))
-        # It finds rows that are masked as a whole
-        if func is torch.ops.aten._safe_softmax.default and not self._on_device:
-            log.saw(self.unknown(torch.empty_like(given[0], dtype=torch.bool, device="meta")))
+        # It finds rows that are masked as a whole, or copies what has gaps first
+        if func in _BESIDE and not self._on_device and not (_BESIDE[func] is None and given[0].is_contiguous()):
+            log.saw(self.unknown(torch.empty_like(given[0], dtype=_BESIDE[func], device="meta")))
         return result
 
     def _result(

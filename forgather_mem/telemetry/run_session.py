@@ -24,7 +24,7 @@ PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trai
 # The options of `run` that its trainings need, and their variables; those of several words have a line for each
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"
-# Kinds of notes; of the first step the phases that have begun in it
+# Kinds of notes; of the first step the phases that have begun in it, and evaluations outside any training
 TRAINING, NOT_TOLD, TORCH, PRINTED, BY_TIME, FIRST = "training", "not told", "torch", "printed", "by time", "first"
 LAST_ERROR = "oom.rank{rank}.json"
 # Held to tell of a failure in a training, where no limit is near: loading what explains one and looking at 360,000

@@ -103,6 +103,17 @@ def test_what_the_model_and_its_optimizer_have_is_theirs_and_a_copy_is_a_copy() 
     }
 
 
+def test_models_and_optimizers_of_earlier_folds_are_what_the_list_keeps() -> None:
+    model, optimizer = trained()
+
+    def fold() -> None:
+        folds = [dict(zip(("model", "optimizer"), trained(), strict=True)) for _ in range(2)]
+        raise MemoryError
+
+    part = "as much as 3 copies of the model and the optimizer's state, `folds` of fold()"
+    assert sizes(census(fold, model, optimizer)) == {part: 8}  # weights, gradients, two states of each
+
+
 def test_the_batch_is_what_the_model_was_called_with_or_what_a_library_hands_over() -> None:
     class Full(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -462,6 +473,19 @@ def test_what_joins_several_passes_is_named_with_how_often_each_parameter_is_use
     assert (held.part, held.num_passes > 1) == ("activations", passes > 1)
     if passes > 1:
         assert (held.name, held.num_passes) == ("`total` of step()", passes)
+
+
+def test_what_is_kept_to_go_back_through_a_gradient_is_told_apart() -> None:
+    model, optimizer = trained()
+
+    def penalty() -> None:
+        given = torch.ones(512, 512, requires_grad=True)
+        (slope,) = torch.autograd.grad(model(given).square().sum(), given, create_graph=True)
+        loss = slope.norm()
+        raise MemoryError
+
+    # Input and result of the pass; what came down to tanh, what it gave, and what was made of it
+    assert sizes(census(penalty, model, optimizer)) == {"activations": 2, "graph of a gradient": 3}
 
 
 def test_two_models_of_one_step_join_no_passes() -> None:

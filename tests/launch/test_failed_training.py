@@ -192,7 +192,16 @@ def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
     }  # fmt: skip
     generating = explained_kill(report, replace(KILLED, phase="generate"), None).in_use
     assert (generating["generation"], "a step's own" in generating) == (350 * MIB, False)
-    assert (sum(killed.in_use.values()), killed.why_now) == (600 * MIB, None)
+    assert sum(killed.in_use.values()) == 600 * MIB
+    assert (
+        killed.why_now == "It grows by 10.0 MiB a step, and watching takes up to 20.0 MiB: alone it may come further."
+    )
+    report.run.settings["save.into"] = "BytesIO"
+    saving = replace(KILLED, phase="save", used_bytes=100 * MIB)
+    assert failed_training(replace(report, killed=saving), 1e9) == "a plan has no save"
+    saved = explained_kill(report, saving, None)
+    assert (saved.in_use["saving"], "gradients" in saved.in_use) == (350 * MIB, False)
+    assert saved.why_now == "torch.save writes into memory, a BytesIO."
     text = text_of(replace(report, advice=()), replace(killed, fit="not planned: interrupted"))
     assert "In use 600 MiB: grown step by step 200" in text
     assert "NO REMEDY KNOWN (not planned: interrupted)" in text

@@ -105,14 +105,21 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 
 
 @pytest.mark.slow
-def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was(tmp_path: Path, group: Path) -> None:
+@pytest.mark.parametrize("part", ["after the training", "evaluation"])
+def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was(
+    tmp_path: Path, group: Path, part: str
+) -> None:
+    then = "trainer.evaluation_loop = fills\ntrainer.predict(trainer.train_dataset)\n"
     (tmp_path / "predicts.py").write_text(
         f"import sys, torch\nsys.path.insert(0, {str(ROOT)!r})\nfrom tests.training import make_trainer\n"
-        "make_trainer('out').train()\nkept = []\nwhile True:\n    kept.append(torch.ones(3 * 2**20))\n"
+        "trainer, kept = make_trainer('out'), []\ndef fills(*_, **__):\n    while True:\n"
+        f"        kept.append(torch.ones(3 * 2**20))\ntrainer.train()\n{'fills()' if part != 'evaluation' else then}"
     )
     result = taken_apart(run([*inside(group, 710), *RUN, "predicts.py"], tmp_path))
     told, report = " ".join(result.report.split()), report_in(tmp_path / "out")
     assert "710.0 MiB, was reached (oom_kill 0 -> 1). Last sign of life: training ended after step " in told
     assert "Why now" not in told
-    assert report["killed"]["in_use"]["after the training"] > 200 * MIB
+    assert report["killed"]["in_use"][part] > 200 * MIB
+    is_told = "preprocess_logits_for_metrics" in report["advice"][0]["text"] if report["advice"] else False
+    assert is_told == (part == "evaluation")
     assert report["host"]["rss_peak_bytes"] > 0.9 * 710 * MIB

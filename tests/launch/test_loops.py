@@ -178,12 +178,13 @@ def test_a_plain_loop_that_is_killed_is_told_of_with_its_last_step(tmp_path: Pat
     ends = "hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=8, n_head=1)).generate(torch.ones(1, 2, dtype=int), "
     ends += "return_dict_in_generate=True, output_scores=True, "
     ends += "logits_processor=[lambda *_: time.sleep(1.5) or os.kill(os.getpid(), 9)])"
-    text = PLAIN.replace("kept.append(", f"step == 40 and {ends} or (")
-    (tmp_path / "script.py").write_text(f"import os, time, transformers as hf\n{text}main(100)\n")
+    text = PLAIN.replace("kept.append(", f"step == 40 and (torch.save(1, io.BytesIO()), {ends}) or (")
+    (tmp_path / "script.py").write_text(f"import io, os, time, transformers as hf\n{text}main(100)\n")
     assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
     report = report_in(tmp_path)
     assert (report["killed"]["phase"], 40 < report["killed"]["step"] < 43) == ("generate", True)
-    assert report["run"]["settings"]["generate.returns"] == "output_scores"
+    settings = report["run"]["settings"]
+    assert (settings["generate.returns"], settings["save.into"]) == ("output_scores", "BytesIO")
     assert report["run"]["wall_s"] > report["killed"]["silent_s"] > 1.4, "up to its end, not its last record"
 
 

@@ -252,6 +252,15 @@ def test_attention_on_the_host_looks_for_rows_that_are_masked_as_a_whole() -> No
     assert 2 * 4 * 32 * 32 in {one.size for one in plan.trace.requests()}, "as booleans, for a moment"
 
 
+@pytest.mark.parametrize("work", [F.log_softmax, F.softmax, lambda of, _: F.layer_norm(of, (16,))])
+def test_the_host_copies_first_what_has_gaps(mode: Pretending, log: StorageLog, work: Callable[..., object]) -> None:
+    with mode:
+        rows = mode.unknown(torch.empty(4, 8, 16))
+        before = [work(rows, -1), len(log.sizes)].pop()
+        work(rows[:, :-1], -1)
+    assert list(log.sizes)[before:].count(4 * 7 * 16 * 4) == 2
+
+
 def test_gradients_are_added_in_place_a_norm_is_contiguous_and_a_copy_of_a_model_has_no_gradients() -> None:
     first, norm, last = torch.nn.Linear(8, 64), torch.nn.BatchNorm1d(64), torch.nn.Linear(64, 64)
     model = torch.nn.ModuleList([first, norm, last])

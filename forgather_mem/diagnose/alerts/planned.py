@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import logging
 import mmap
 import os
 import signal
@@ -14,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert
-from forgather_mem.errors import PlanError, missing, ours
+from forgather_mem.errors import PlanError, ours
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.system.memory_limit import raise_own_limits
 from forgather_mem.system.native_heap import unused_heap_bytes
-from forgather_mem.system.procfs import own_memory
+from forgather_mem.system.procfs import kib_fields, own_memory, read_once
 from forgather_mem.telemetry.records import FORETOLD, NOTHING, Moment, RunInfo, Sample
 from forgather_mem.units import GIB, MIB, format_bytes
 
@@ -29,8 +28,6 @@ if TYPE_CHECKING:
     from forgather_mem.planning.highest import Attempt
     from forgather_mem.planning.isolation.child import BegunChild
     from forgather_mem.planning.result import Plan
-
-logger = logging.getLogger(__name__)
 
 _Trainer = Any  # of transformers, which is not imported here
 # Parts of a plan that are not there between two steps
@@ -101,6 +98,8 @@ class PlannedAhead:
         outlook = None
         if self._child is not None:
             outlook = self._answer(0)
+            if not _leaves_room(_WHEN.own_bytes):  # the training needs it
+                self._end()
         elif self._next and moment.step >= self._next:
             step_s = (time.monotonic() - since_s) / max(1, moment.step - since_step)
             outlook = self._begin((getattr(moment.state, "max_steps", 0) - moment.step) * step_s)
@@ -123,8 +122,6 @@ class PlannedAhead:
 
             self._next = 0
             self._child = begun_in_a_child(lambda: _outlook(trainer))
-            with missing(OSError), open(f"/proc/{self._child.pid}/oom_score_adj", "w") as score:
-                score.write("1000")  # the first to be killed
             return self._answer(_WHEN.patience_s)
         return None
 
@@ -134,9 +131,7 @@ class PlannedAhead:
             return None
         self._child = None
         try:
-            outlook = child()
-            logger.debug("planned: %s", outlook)
-            return outlook
+            return child()
         except ours(PlanError, ChildProcessError):  # it can't be planned; somebody else has waited for the child
             return None
 
@@ -177,7 +172,6 @@ def _too_large(outlook: Outlook, moment: Moment, has_evaluated: bool) -> Iterato
 def _next_evaluation(moment: Moment) -> int | None:
     """The step after which it will evaluate; 0 at the end of an epoch, None for never."""
     strategy = getattr(moment.args, "eval_strategy", "no")
-    strategy = getattr(strategy, "value", strategy)
     if strategy != "steps":
         return 0 if strategy == "epoch" else None
     every = max(1, int(moment.state.eval_steps))
@@ -189,9 +183,16 @@ def _may_be_copied(trainer: _Trainer, within_s: float) -> bool:
     """Whether there is memory, and time, for all pages that may be written here while the child has them, too."""
     unread_bytes = sum(one.untyped_storage().nbytes() for one in _of_unread_values(trainer))
     own_bytes = own_memory().anonymous_bytes
+    is_soon = own_bytes <= within_s * _WHEN.again_bytes_s
+    return is_soon and _leaves_room(own_bytes - unread_bytes + _WHEN.own_bytes)
+
+
+def _leaves_room(own_bytes: int) -> bool:
+    """Whether a step can take again the most that this process had, beside so much of a child's."""
     shared = next((room for room in host_rooms() if "RLIMIT" not in room.limit), None)
-    is_room = shared is not None and own_bytes - unread_bytes + _WHEN.own_bytes < shared.free_bytes
-    return is_room and own_bytes <= within_s * _WHEN.again_bytes_s
+    memory = kib_fields(read_once("/proc/self/status"))
+    step_bytes = memory.get(b"VmHWM", 0) - memory.get(b"VmRSS", 0)
+    return shared is not None and step_bytes + own_bytes < shared.free_bytes
 
 
 def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:

@@ -88,18 +88,19 @@ def batch_of(arguments: Sequence[object], keywords: Mapping[str, object]) -> Bat
 def news_of(batch: Batch, largest: Batch | None, *, is_first: bool) -> str | None:
     """That this batch is the first, or larger than the largest of the steps before; None if it is neither."""
     if largest is None:
-        return f"the first batch, {_shape(batch)}; there was none before it." if is_first else None
+        return f"the first batch, {batch_in_words(batch)}; there was none before it." if is_first else None
     if batch.size <= largest.size:
         return None
     longest = "longest" if batch.length is not None and batch.rows <= largest.rows else "largest"
-    now, before = _shape(batch), _shape(largest).rpartition(" ")[0]
+    now, before = batch_in_words(batch), batch_in_words(largest).rpartition(" ")[0]
     if batch.length is None and len(batch.sample) > 0 and batch.sample != largest.sample:
         pattern = "{:,} x {}" if len(batch.sample) == 1 else "{:,} x ({})"
         now, before = (pattern.format(one.rows, by_sides(one.sample)) for one in (batch, largest))
     return f"the {longest} batch so far, {now}; until then at most {before}."
 
 
-def _shape(batch: Batch) -> str:
+def batch_in_words(batch: Batch) -> str:
+    """Its rows, and their length if it has tokens."""
     return f"{batch.rows:,} rows" if batch.length is None else f"{batch.rows:,} x {batch.length:,} tokens"
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.batch_shapes import news_of
+from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
 from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
@@ -17,6 +17,7 @@ from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, tra
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
@@ -28,6 +29,8 @@ _OF_KIND = {
     PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
+MAY_COME_FURTHER = "alone it may come further"
+OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}"
 _KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
@@ -126,9 +129,8 @@ def _why_now(failure: Failure) -> str | None:
         parameters = failure.in_use.get("parameters")
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
-    if (twice := failure.twice) is not None:
-        each = f"gradients of {format_bytes(twice.num_bytes)} each, until they are added"
-        return f"{twice.name} is used {twice.num_items:,} times in this pass, which makes as many {each}."
+    if failure.phase == "generate":
+        return _of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -136,7 +138,10 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
         asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
         kept = f", which keeps what is returned for {asked}" if asked else ""
-        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else ''}{kept}."
+        of = (
+            f", of {batch_in_words(failure.batch)}" if failure.batch is not None and failure.phase == "evaluate" else ""
+        )
+        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
     return None
 
 
@@ -223,6 +228,14 @@ def _of_batch(failure: Failure) -> str | None:
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
+def _of_prompts(failure: Failure) -> str | None:
+    if failure.batch is None:
+        return None
+    name, times = failure.each_prompt
+    of = f": {failure.batch.rows // times:,} prompts x {name} {times:,}" if name else ""
+    return f"{batch_in_words(failure.batch)}{of}."
+
+
 def _of_new_state(failure: Failure) -> str | None:
     """That the last step has made the optimizer's state, without which this pass would have had enough."""
     state_bytes, wanted = failure.in_use.get("optimizer", 0), failure.found.requested_bytes or 0
@@ -232,13 +245,15 @@ def _of_new_state(failure: Failure) -> str | None:
 
 
 def _of_watching(failure: Failure) -> str | None:
-    """That less was wanting than watching takes of a limit of this process alone."""
+    """That less was wanting than watching takes of a limit of this process alone; or, more likely than not, was."""
     wanted, free = failure.found.requested_bytes, failure.free_bytes
     is_own = "RLIMIT" in (failure.limit or "")
-    if wanted is None or free is None or not is_own or not 0 < wanted - free <= WHEN.own_bytes:
+    if wanted is None or free is None or not is_own:
         return None
-    missing, own = format_bytes(wanted - free), format_bytes(WHEN.own_bytes)
-    return f"{missing} were missing, and watching takes up to {own}: alone it may come further."
+    missing, most = (wanted // 2, f"At most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
+    if not 0 < missing <= WHEN.own_bytes:
+        return None
+    return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_COME_FURTHER}."
 
 
 def _of_census(failure: Failure) -> str | None:
@@ -249,6 +264,8 @@ def _of_census(failure: Failure) -> str | None:
             continue
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
+        if held.name == OF_GRADIENT:
+            return f"{format_bytes(held.num_bytes)} are the {held.name} (create_graph=True)."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""

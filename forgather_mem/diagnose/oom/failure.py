@@ -49,6 +49,7 @@ class Failure:
         in_training: Whether a training was watched, so that its history is known.
         is_planned: Whether a plan tells what is enough.
         generated: What a generation was to return beside the tokens, by the names of arguments.
+        each_prompt: The argument by which it has each prompt several times, and how often; empty and 1 if it has not.
         keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
@@ -80,6 +81,7 @@ class Failure:
     is_planned: bool = False
     keeps_graphs: bool = False
     generated: str = ""
+    each_prompt: tuple[str, int] = ("", 1)
 
     @property
     def place(self) -> str:

@@ -55,6 +55,9 @@ def look_at_memory(
     for held in failure.census:
         if held.kind == "pending":
             continue
+        if held.kind == "activations" and not held.num_passes:  # no graph keeps them
+            parts[_OF_PHASE.get(failure.phase, held.part)] += held.num_bytes
+            continue
         named = "evaluation" if held.part.endswith("<genexpr>()") else f"evaluation ({held.part})"
         parts[named if held.part.endswith(inner) else held.part] += held.num_bytes
     if failure.found.where == "device":
@@ -93,7 +96,8 @@ def _on_host(
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
-    in_use = failure.in_use = {**parts, **_beside(parts, name, anonymous_bytes, before_bytes, not failure.census)}
+    beside = _beside(parts, name, anonymous_bytes, before_bytes, not failure.census)
+    in_use = failure.in_use = Counter(parts) + Counter(beside)
     if failure.found.requested_bytes is not None:
         # What this process had more at its highest: of its addresses, or of its resident memory
         status, now = kib_fields(read_once("/proc/self/status")), own_memory()
@@ -129,7 +133,8 @@ def _beside(
     if before_bytes is not None or unseen:
         libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
     found = {"Python and libraries": libraries, FREE_HEAP: unused}
-    rest_of = "not looked into" if unseen else name if name is not None and name not in parts else "other"
+    is_known = name is None or (name == "activations" and name in parts)
+    rest_of = "not looked into" if unseen else "other" if is_known else str(name)
     return {**found, rest_of: rest - unused - libraries}
 
 

@@ -128,6 +128,7 @@ def failure_at(
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
+    each = [(name, getattr(config, name, None) or 1) for name in ("num_beams", "num_return_sequences")]
     return Failure(
         found=found,
         phase=phase,
@@ -140,6 +141,7 @@ def failure_at(
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
         generated=asked_of_generate(config, {}),
+        each_prompt=max(("", 1), *each, key=lambda one: one[1]),
     )
 
 

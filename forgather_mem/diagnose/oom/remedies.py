@@ -28,6 +28,7 @@ _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_conf
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
+PREDICTS = ("predict",)  # the functions of a process that was killed in a Trainer's prediction
 
 
 def plannable(failure: Failure, largest: str = "") -> Iterator[tuple[Remedy, list[Change]]]:
@@ -86,9 +87,10 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield from smaller_batches(failure)
     rows = failure.settings.number("per_device_train_batch_size") if failure.settings.is_trainers else 1
-    while rows > 1:
-        rows //= 2
-        yield setting("changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows)
+    for at in range(1, rows.bit_length()):
+        yield setting(
+            "changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows >> at
+        )
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
@@ -125,12 +127,12 @@ def _shorter(failure: Failure) -> Iterator[Change]:
 
 
 def _evaluation_batches(failure: Failure) -> Iterator[Change]:
-    if any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census):
+    grows = any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    if grows or failure.functions == PREDICTS:
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
-    while rows > 1:
-        rows //= 2
-        yield setting(per_device_eval_batch_size=rows)
+    for at in range(1, rows.bit_length()):
+        yield setting(per_device_eval_batch_size=rows >> at)
 
 
 def keeps_predictions(failure: Failure) -> bool:
@@ -167,11 +169,15 @@ def _fewer_workers(failure: Failure) -> Iterator[Change]:
 def _generation(failure: Failure) -> Iterator[Change]:
     if failure.generated:
         yield doing(f"generate without {failure.generated}", "it keeps those of all tokens until the last one")
+    name, times = failure.each_prompt
     if failure.settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
-    else:
+    elif failure.rows != times:
         yield doing("generate from one prompt at a time, then from more", rows=1)
-    yield doing("fewer new tokens, and a single beam")
+    if name:
+        yield doing(f"a smaller {name}", f"each prompt is there {times:,} times", **{name: 1})
+    if "_prefill" not in failure.functions:  # a function of transformers': it has made no token yet
+        yield doing("fewer new tokens")
 
 
 def _half_weights(failure: Failure) -> Iterator[Change]:
@@ -241,7 +247,8 @@ def _attention(failure: Failure) -> Iterator[Change]:
 
 
 def _data_in_a_file(failure: Failure) -> Iterator[Change]:
-    if _BUILDS_A_MODEL.isdisjoint(failure.functions):
+    loads = not failure.functions or any(part in one for one in failure.functions for part in ("load", "read"))
+    if loads and _BUILDS_A_MODEL.isdisjoint(failure.functions):
         yield doing("map the data instead of loading it: datasets.load_from_disk, numpy.load(mmap_mode='r')")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.batch_shapes import Batch, BatchFinder, news_of
 from forgather_mem.diagnose.oom.batch_uses import BatchUses
 from forgather_mem.diagnose.oom.context import RunSettings, settings_of
@@ -79,11 +80,10 @@ class OutOfMemoryWatch:
             self._snapshot.start()
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
+        model, optimizer = map(moment.objects.get, ("model", "optimizer"))  # of an observed loop others may follow
+        self._model, self._optimizer = _weakly(model), _weakly(optimizer)
         if self._settings is None:
-            model = moment.objects.get("model")
-            self._model, self._settings = _weakly(model), settings_of(moment.args, model, self._run.trainer())
-        if self._optimizer is _nothing:  # of an observed loop it is known when it has stepped
-            self._optimizer = _weakly(moment.objects.get("optimizer"))
+            self._settings = settings_of(moment.args, model, self._run.trainer())
         if moment.event == "prediction_step":
             self._passes.append(_operation_number())
         if moment.event == "step_end":
@@ -104,8 +104,6 @@ class OutOfMemoryWatch:
         self.wants_begin = self.uses.reading = False
         left_bytes = self.uses.left_at_peak_bytes()
         if left_bytes is not None:
-            from forgather_mem.actions.trim import trim_host
-
             trim_host()  # importing what watches has left 3 to 4 MiB of free heap in a plain loop
             self._reserve.take(_RESERVED_FRAC * left_bytes)
 
@@ -127,6 +125,7 @@ class OutOfMemoryWatch:
         if oom.why_now:
             self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
         self._tell_advice(step, advice)
+        trim_host()  # what was loaded and read lies where the next batch would be, which finds another place
 
     def phase_begin(self, phase: str) -> None:
         """Nothing is read there."""

@@ -269,8 +269,9 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
     """All by which this process could act on something; the first that it does."""
     if threading.get_ident() != thread:
         return  # another thread has forked meanwhile
-    with suppress(OSError), open("/proc/self/comm", "w") as name:
+    with suppress(OSError), open("/proc/self/comm", "w") as name, open("/proc/self/oom_score_adj", "w") as score:
         name.write(PLANNER)
+        score.write("1000")  # where memory is short the kernel takes this process first: a training is worth more
     without_handlers()
     _have_own_files(writer)  # first: what is let go may be written
     have_own_memory()
@@ -312,8 +313,8 @@ def _prepare() -> None:
 def notes_of(not_done: Lines, said: str = "") -> list[str]:
     """What to say of lines that would have acted on something, unless they stand in what is said already."""
     told = said if ON_NOTHING in said else ""
-    new = {line: what for line, what in not_done.items() if line not in told}
-    return [f"What {line} would do outside was not done ({what}): {ON_NOTHING}." for line, what in new.items()]
+    left = f"was not done ({{}}): {ON_NOTHING}."
+    return [f"What {line} would do outside {left.format(what)}" for line, what in not_done.items() if line not in told]
 
 
 def _have_own_files(writer: int) -> None:

@@ -28,8 +28,6 @@ def end_processes(folder: str, spared: set[int] | frozenset[int] = frozenset()) 
 
 def proc_file(pid: int, what: str) -> bytes:
     """What the kernel tells of a process; nothing of one that is gone or not ours."""
-    try:
-        with open(f"/proc/{pid}/{what}", "rb") as file:
-            return file.read()
-    except OSError:
-        return b""
+    with suppress(OSError), open(f"/proc/{pid}/{what}", "rb") as file:
+        return file.read()
+    return b""

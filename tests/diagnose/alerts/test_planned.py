@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch.utils.data import IterableDataset
-from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainerCallback, TrainingArguments
 
 from forgather_mem import plan
 from forgather_mem.callbacks import MemoryAlert, OOMReporter
@@ -138,12 +138,21 @@ def test_the_training_is_the_same_and_no_process_is_left(tmp_path: Path, monkeyp
     assert children() == []
 
 
-def test_without_memory_for_a_copy_no_child_is_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(own_bytes=2**60))
-    forks: list[int] = []
-    os.register_at_fork(after_in_parent=lambda: forks.append(1))
-    assert told_of(tmp_path, longest=LONG, at=119, max_steps=4) == []
-    assert forks == []
+@pytest.mark.parametrize(("needed_at", "of_child"), [(3, ["1000"]), (0, [])])
+def test_the_child_is_killed_first_and_ends_or_is_not_made_where_steps_need_what_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, needed_at: int, of_child: list[str]
+) -> None:
+    seen: list[list[str]] = []
+
+    class Looks(TrainerCallback):
+        def on_step_end(self, *_: object, **__: object) -> None:
+            seen.append([Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in children()])
+            own_bytes = 2**60 * (len(seen) >= needed_at)
+            monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(own_bytes=own_bytes, patience_s=0.0))
+
+    Looks().on_step_end()
+    trainer_of(tmp_path, [OOMReporter(strict=True), Looks()], max_steps=5).train()
+    assert seen[2:] == [of_child, [], [], []]
 
 
 class Stream(IterableDataset[dict[str, list[int]]]):

@@ -136,7 +136,12 @@ def told(leak: LeakReport = NOT_JUDGED, **facts: Any) -> dict[str, Any]:
         ({"phase": "optimizer", "is_first": True}, "the first optimizer step, which creates the optimizer state."),
         ({"phase": "optimizer"}, None),
         ({"phase": "generate", "is_first": True}, None),
+        (
+            {"phase": "generate", "batch": Batch(8, None), "each_prompt": ("num_beams", 4)},
+            "8 rows: 2 prompts x num_beams 4.",
+        ),
         ({"phase": "evaluate", "is_first": True}, "the first evaluation."),
+        ({"phase": "evaluate", "is_first": True, "batch": Batch(8, 9)}, "the first evaluation, of 8 x 9 tokens."),
         ({"phase": "save", "is_first": True}, "the first checkpoint."),
         ({"phase": "save"}, None),
         ({"phase": "startup"}, "before the first step: it does not fit even without a batch."),
@@ -195,10 +200,12 @@ def test_free_memory_is_not_told_when_it_came_free_with_the_error() -> None:
 
 def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
     limit = {"limit": "data (RLIMIT_DATA)", "found": replace(FOUND, requested_bytes=20 * MIB)}
-    told_so = "5.0 MiB were missing, and watching takes up to 8.0 MiB: alone it may come further."
+    told_so = "5.0 MiB were missing, and watching takes up to 20.0 MiB: alone it may come further."
     assert told(**limit, free_bytes=15 * MIB)["why_now"] == told_so
-    assert told(**limit, free_bytes=10 * MIB)["why_now"] is None
-    assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "freed with the failed call"
+    assert told(**{**limit, "found": replace(FOUND, requested_bytes=36 * MIB)}, free_bytes=15 * MIB)["why_now"] is None
+    assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "nothing says that it was freed"
+    freed = told(**limit, free_bytes=25 * MIB, freed_bytes=5 * MIB)["why_now"]
+    assert freed == told_so.replace("5.0 MiB", "At most 20.0 MiB", 1), "half of it, as likely as not"
     assert told(**{**limit, "limit": "container"}, free_bytes=15 * MIB)["why_now"] is None
 
 

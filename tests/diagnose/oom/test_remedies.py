@@ -75,6 +75,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
     ("evaluate", {"has_metrics": True, "returned": "output_attentions"}, "model.config.output_attentions = False"),
     ("generate", {}, "generate from one prompt at a time"),
+    ("generate", {"each_prompt": ("num_beams", 4)}, "a smaller num_beams"),
     ("save", {}, "save_strategy='no'"),
     ("save", {"is_trainers": False}, "torch.save to a file, of the model, then of the optimizer"),
     ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
@@ -184,7 +185,9 @@ def test_what_is_set_already_is_not_offered() -> None:
 
 
 def test_where_a_model_is_made_the_data_is_not_the_reason() -> None:
-    assert texts("startup")[0].startswith("map the data")
+    assert texts("startup", frames=("load_rows",))[0].startswith("map the data")
+    assert texts("startup", frames=("main",)) == [], "nothing is loaded"
+    assert texts("generate", frames=("_prefill",)) == ["generate from one prompt at a time, then from more"]
     assert texts("startup", frames=("Module.__init__",))[0].startswith("the weights in bfloat16")
 
 
