@@ -126,6 +126,8 @@ def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:
     known = [field.name for field in dataclasses.fields(trainer.args)]
     for name, value in changes.items():
         if name == ATTENTION:
+            if not hasattr(trainer.model, "set_attn_implementation"):
+                raise PlanError("this transformers can't change attn_implementation: a newer one can")
             trainer.model.set_attn_implementation(value)
         elif name.startswith("output_") and name not in known:
             setattr(trainer.model.config, name, value)
