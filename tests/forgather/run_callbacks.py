@@ -8,7 +8,6 @@ something is not so. Forgather needs torchdata beside our own dependencies.
 """
 
 import argparse
-import hashlib
 import json
 import logging
 import os
@@ -99,6 +98,7 @@ class Checks:
 
     def beside_theirs(self) -> None:
         from tests.events import event_folders, scalars
+        from tests.training import fingerprint, ours_in
 
         alone, watched = self.trainer("theirs"), self.trainer("both")
         for trainer in (alone, watched):
@@ -112,7 +112,7 @@ class Checks:
             list((self.folder / "both").rglob("checkpoint-*"))
         )
         self.hold("garbage is collected at evaluations, checkpoints and the end", 0 < collections <= times + 1)
-        self.hold("it is bit-identical to one without ours", weights(watched), weights(alone))
+        self.hold("it is bit-identical to one without ours", fingerprint(watched)[0], fingerprint(alone)[0])
         self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
         points = scalars(self.folder / "both")
         self.hold("memory is logged once a step", [step for step, _ in points["mem_host/rss_gib"]], STEPS)
@@ -120,13 +120,14 @@ class Checks:
         self.hold("from the first on pauses have one point a step, also where a checkpoint is written",
                   pauses, STEPS[-len(pauses) :])  # fmt: skip
         self.hold("beside all of Forgather's own", scalars(self.folder / "theirs").keys() - points.keys(), set())
-        self.hold("nothing of us stays on the trainer", wrapped(watched), [])
+        self.hold("nothing of us stays on the trainer", ours_in(watched), [])
 
     def instead_of_theirs(self) -> None:
         from forgather_mem import Every, Rule
         from forgather_mem.callbacks import MemoryCallback
         from tests.events import event_folders, scalars, texts
         from tests.phase_notes import PhaseNotes
+        from tests.training import fingerprint, ours_in
 
         trainer, order = self.trainer("ours"), PhaseNotes()
         trainer.add_callback(MemoryCallback([Rule(Every(steps=1), [order])]))
@@ -138,7 +139,7 @@ class Checks:
         self.hold("a step has its phases", order.seen[: 1 + len(step)], ["startup", *step])
         self.hold("so have evaluations and checkpoints", {"evaluate", "save"} <= set(order.seen))
         self.hold("a training with all of ours reaches its end", trainer.state.global_step, STEPS[-1])
-        self.hold("it is bit-identical, too", weights(trainer), weights(self.trained("theirs", "again")))
+        self.hold("it is bit-identical, too", fingerprint(trainer)[0], fingerprint(self.trained("theirs", "again"))[0])
         self.hold("all curves are one run", len(event_folders(folder)), 1)
         points, pages = scalars(folder), texts(folder)
         for tag in ("train-loss", "grad_norm_total", "mem_host/rss_gib"):
@@ -162,7 +163,7 @@ class Checks:
         self.hold("memory.rank0.jsonl goes to the last step", max(step for step in steps if step is not None), 12)
         self.hold("parameters, gradients and the optimizer's state are told apart", {"mem_tensors/parameters_gib",
                   "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= points.keys())  # fmt: skip
-        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
+        self.hold("nothing of us stays on the trainer", ours_in(trainer), [])
 
     def trained(self, config: str, folder: str) -> Any:
         trainer = self.trainer(config, folder)
@@ -173,6 +174,7 @@ class Checks:
         import gc
 
         from forgather_mem.callbacks import ScheduledGarbageCollector
+        from tests.training import ours_in
 
         before = gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)
         trainer = self.trainer("ours", "fails")
@@ -192,19 +194,7 @@ class Checks:
             left = str(error)
         self.hold("an exception of the training passes", left, "in the step")
         self.hold("the collector is as before", (gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)), before)
-        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
-
-
-def weights(trainer: Any) -> str:
-    found = hashlib.sha256()
-    for tensor in trainer.model.state_dict().values():
-        found.update(tensor.detach().cpu().numpy().tobytes())
-    return found.hexdigest()
-
-
-def wrapped(trainer: Any) -> list[str]:
-    """What of us is still on the trainer."""
-    return [name for name, value in vars(trainer).items() if type(value).__module__.startswith("forgather_mem")]
+        self.hold("nothing of us stays on the trainer", ours_in(trainer), [])
 
 
 if __name__ == "__main__":
