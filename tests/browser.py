@@ -10,7 +10,6 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from pathlib import Path
 from typing import Any
 
 _FLAGS = (
@@ -120,7 +119,3 @@ def _free_port() -> int:
     with socket.socket() as listening:
         listening.bind(("127.0.0.1", 0))
         return int(listening.getsockname()[1])
-
-
-def save(picture: bytes, path: Path) -> None:
-    path.write_bytes(picture)

@@ -5,7 +5,7 @@ from typing import Any
 
 class PhaseNotes:
     def __init__(self) -> None:
-        self.seen: list[str] = []
+        self.seen: list[Any] = []
 
     def begin(self, run: Any) -> None:
         run.watch_phases(self)

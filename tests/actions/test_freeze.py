@@ -1,10 +1,10 @@
 import gc
-import os
 from collections.abc import Iterator
 
 import pytest
 
 from forgather_mem.actions.freeze import HeapHold
+from forgather_mem.testing.small_run import in_child
 from tests.reclaim.things import Cycle
 
 pytestmark = pytest.mark.alone
@@ -81,8 +81,5 @@ def test_without_freezing_automatic_collection_alone_is_off() -> None:
 
 
 def test_a_forked_worker_collects_automatically_again(hold: HeapHold) -> None:
-    pid = os.fork()
-    if pid == 0:
-        os._exit(0 if gc.isenabled() else 1)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert in_child(lambda: str(gc.isenabled())) == "True"
     assert not gc.isenabled()

@@ -146,42 +146,12 @@ def test_each_is_copied_before_and_after_a_training(tmp_path: Path, make_copy: A
     assert [step for step, _ in scalars(tmp_path / "b")["mem_host/rss_gib"]] == [1, 2]
 
 
-FORGATHERS = """
-.define: &summary_writer !singleton:torch.utils.tensorboard:SummaryWriter
-    - "{{ folder }}"
-.define: &info !dict
-    name: "x"
-    config: !var "pp_config"
-trainer_callbacks: !dlist:@trainer_callbacks
-    progress: !singleton:forgather_mem.callbacks:ProgressCallback
-        use_tqdm: null
-        output_stream: "stdout"
-    info: !singleton:forgather_mem.callbacks:InfoCallback
-        verbose: False
-    json: !singleton:forgather_mem.callbacks:JsonLogger
-        <<: *info
-    tb: !singleton:forgather_mem.callbacks:TBLogger
-        arg0: *summary_writer
-        <<: *info
-    textgen: !singleton:forgather_mem.callbacks:TextgenCallback
-        summary_writer: *summary_writer
-        prompts: ["w3"]
-        generation_config: { do_sample: true, top_k: 20, top_p: 0.9, temperature: 0.7, repetition_penalty: 1.15 }
-        max_new_tokens: 4
-        generation_steps: 3
-    grad: !singleton:forgather_mem.callbacks:GradLogger
-        summary_writer: *summary_writer
-        neg_re: 'bias'
-        pos_re: 'mlp|self_attn'
-        log_steps: 2
-"""
-
-
 def test_parameters_written_for_forgathers_own_build_ours_and_they_train(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.yaml").write_text(FORGATHERS)
-    callbacks = load_callbacks("mine.yaml", searchpath=tmp_path, folder=str(tmp_path / "out" / "runs" / "x"))
+    callbacks = load_callbacks(
+        "forgathers.yaml", searchpath=Path(__file__).parent, folder=str(tmp_path / "out" / "runs" / "x")
+    )
     assert {type(callback).__name__ for callback in callbacks} == set(OF_TRAINING)
     trained(tmp_path / "out", callbacks)
     assert [path.parent for path in tmp_path.rglob("trainer_logs.json")] == event_folders(tmp_path)

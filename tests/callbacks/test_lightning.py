@@ -30,6 +30,7 @@ from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from tests.events import scalars
 from tests.loops.test_training_loop import Order
+from tests.phase_notes import PhaseNotes
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
@@ -239,21 +240,15 @@ def test_training_is_bit_identical(tmp_path: Path) -> None:
     assert torch.equal(alone.layer.weight, watched.layer.weight)
 
 
-class SeesBatches:
-    """The work of a rule that notes the rows of each micro-batch."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
+class SeesBatches(PhaseNotes):
+    """Notes the rows of each micro-batch instead."""
 
     def begin(self, run: Any) -> None:
-        run.phases.on_batch.append(lambda arguments, keywords: self.rows.append(len(arguments[0][0])))
-
-    def __call__(self, moment: Any, sample: Any) -> dict[str, float]:
-        return {}
+        run.phases.on_batch.append(lambda arguments, keywords: self.seen.append(len(arguments[0][0])))
 
 
 def test_batches_are_seen_before_their_forward_pass(tmp_path: Path) -> None:
     sees = SeesBatches()
     fit(tmp_path, [MemoryCallback([Rule(Every(steps=1), [sees])])])
-    assert len(sees.rows) >= 4, "one for each step"
-    assert set(sees.rows) == {4}
+    assert len(sees.seen) >= 4, "one for each step"
+    assert set(sees.seen) == {4}

@@ -8,10 +8,10 @@ something is not so. Forgather needs torchdata beside our own dependencies.
 """
 
 import argparse
-import hashlib
 import json
 import logging
 import os
+import shutil
 import sys
 import tempfile
 import typing
@@ -20,100 +20,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-META = """
--- set ns = namespace()
-searchdir:
-    - "{{ joinpath(project_dir, 'templates') }}"
-    - "{{ workspace_root }}/forgather_workspace"
-    - "CHECKOUT/templatelib/base"
-    - "OURS"
-name: "memory"
-description: "Forgather's trainer with callbacks of forgather_mem"
-default_config: "memory.yaml"
-"""
-PROJECT = """
--- extends "training_script/causal_lm/causal_lm.yaml"
-
-[config_metadata]
-    == super()
-    -- set ns.config_name = "memory"
-    -- set ns.config_description = "a tiny model"
-    -- set ns.model_name = "tiny"
-    -- set ns.models_dir = models_dir
-
-[construct_new_model]
-tokenizer: &tokenizer !singleton:tests.tokenizer:tiny_tokenizer@tokenizer []
-model: &model !partial:tests.training:tiny_model@model []
-
-[datasets_definition]
-train_dataset: &train_dataset !singleton:tests.training:Tokens@train_dataset [ 48 ]
-eval_dataset: &eval_dataset !singleton:tests.training:Tokens@eval_dataset [ 8 ]
-
-[datacollator]
-data_collator: &data_collator null
-
-[trainer_callbacks]
-    -- include callbacks_of_config
-
-[optimizer]
-optimizer: &optimizer !partial:torch:optim.AdamW
-    lr: 1.0e-3
-
-[trainer_definition]
-    -- include "project.trainer"
-
-#-------------------- project.trainer --------------------
--- extends 'trainers/trainer.yaml'
-
-[trainer_args]
-    == super()
-    num_train_epochs: 2
-    per_device_train_batch_size: 4
-    per_device_eval_batch_size: 4
-    gradient_accumulation_steps: 2
-    max_grad_norm: 0.5
-    logging_steps: 1
-    eval_strategy: "steps"
-    eval_steps: 3
-    save_strategy: "{{ save_strategy | default("steps") }}"
-    save_steps: 5
-    dataloader_pin_memory: False
-    use_cpu: True
-    seed: 42
-"""
-# Forgather's own callbacks replaced by ours, key by key, and the others of ours beside them.
-ALL_OF_OURS = """
--- extends "callbacks/memory_and_loggers.yaml"
-
-[callback_list]
-    == super()
-    progress_callback: !singleton:forgather_mem.callbacks:ProgressCallback
-        use_tqdm: null
-        output_stream: "stdout"
-    info_callback: !singleton:forgather_mem.callbacks:InfoCallback
-        verbose: False
-    json_logger: !singleton:forgather_mem.callbacks:JsonLogger
-        <<: *experiment_info
-    tb_logger: !singleton:forgather_mem.callbacks:TBLogger
-        arg0: *summary_writer
-        <<: *experiment_info
-    grad_logger: !singleton:forgather_mem.callbacks:GradLogger
-        summary_writer: *summary_writer
-        log_frequency: 1
-    text_gen: !singleton:forgather_mem.callbacks:TextgenCallback
-        summary_writer: *summary_writer
-        prompts: [ "w3 w4" ]
-        generation_config: { do_sample: True, max_new_tokens: 3 }
-        generation_steps: 4
-    watch: !singleton:forgather_mem.callbacks:MemoryCallback
-    json_memory: !singleton:forgather_mem.callbacks:JsonMemoryLogger
-"""
-CONFIGS = {
-    "memory": "callbacks/memory.yaml",
-    "both": "callbacks/memory_and_loggers.yaml",
-    "theirs": "callbacks/loggers.yaml",
-    "ours": "callbacks/all_of_ours.yaml",
-}
+# Its `callbacks/all_of_ours.yaml` replaces Forgather's own callbacks by ours, key by key, and adds the others of ours
+PROJECT = Path(__file__).parent / "project"
 STEPS = list(range(1, 13))
 
 
@@ -142,19 +50,13 @@ def make_project(folder: Path, checkout: Path) -> None:
     """A workspace with one project, as Forgather wants them."""
     from forgather_mem.config.source.search import library
 
-    templates = folder / "project" / "templates"
-    files = {
-        folder / "forgather_workspace" / "base_directories.yaml": f'-- set ns.forgather_dir = "{checkout}"\n',
-        folder / "project" / "meta.yaml": META.replace("CHECKOUT", str(checkout)).replace("OURS", str(library())),
-        templates / "project.yaml": PROJECT.lstrip(),
-        templates / "callbacks" / "all_of_ours.yaml": ALL_OF_OURS.lstrip(),
-    }
-    for name, callbacks in CONFIGS.items():
-        text = f'-- set callbacks_of_config = "{callbacks}"\n-- extends "project.yaml"\n'
-        files[templates / "configs" / f"{name}.yaml"] = text
-    for path, text in files.items():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+    shutil.copytree(PROJECT, folder / "project")
+    meta = folder / "project" / "meta.yaml"
+    text = meta.read_text(encoding="utf-8")
+    meta.write_text(text.replace("CHECKOUT", str(checkout)).replace("OURS", str(library())), encoding="utf-8")
+    workspace = folder / "forgather_workspace"
+    workspace.mkdir()
+    (workspace / "base_directories.yaml").write_text(f'-- set ns.forgather_dir = "{checkout}"\n', encoding="utf-8")
 
 
 class Checks:
@@ -196,6 +98,7 @@ class Checks:
 
     def beside_theirs(self) -> None:
         from tests.events import event_folders, scalars
+        from tests.training import fingerprint, ours_in
 
         alone, watched = self.trainer("theirs"), self.trainer("both")
         for trainer in (alone, watched):
@@ -209,7 +112,7 @@ class Checks:
             list((self.folder / "both").rglob("checkpoint-*"))
         )
         self.hold("garbage is collected at evaluations, checkpoints and the end", 0 < collections <= times + 1)
-        self.hold("it is bit-identical to one without ours", weights(watched), weights(alone))
+        self.hold("it is bit-identical to one without ours", fingerprint(watched)[0], fingerprint(alone)[0])
         self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
         points = scalars(self.folder / "both")
         self.hold("memory is logged once a step", [step for step, _ in points["mem_host/rss_gib"]], STEPS)
@@ -217,13 +120,14 @@ class Checks:
         self.hold("from the first on pauses have one point a step, also where a checkpoint is written",
                   pauses, STEPS[-len(pauses) :])  # fmt: skip
         self.hold("beside all of Forgather's own", scalars(self.folder / "theirs").keys() - points.keys(), set())
-        self.hold("nothing of us stays on the trainer", wrapped(watched), [])
+        self.hold("nothing of us stays on the trainer", ours_in(watched), [])
 
     def instead_of_theirs(self) -> None:
         from forgather_mem import Every, Rule
         from forgather_mem.callbacks import MemoryCallback
         from tests.events import event_folders, scalars, texts
         from tests.phase_notes import PhaseNotes
+        from tests.training import fingerprint, ours_in
 
         trainer, order = self.trainer("ours"), PhaseNotes()
         trainer.add_callback(MemoryCallback([Rule(Every(steps=1), [order])]))
@@ -235,7 +139,7 @@ class Checks:
         self.hold("a step has its phases", order.seen[: 1 + len(step)], ["startup", *step])
         self.hold("so have evaluations and checkpoints", {"evaluate", "save"} <= set(order.seen))
         self.hold("a training with all of ours reaches its end", trainer.state.global_step, STEPS[-1])
-        self.hold("it is bit-identical, too", weights(trainer), weights(self.trained("theirs", "again")))
+        self.hold("it is bit-identical, too", fingerprint(trainer)[0], fingerprint(self.trained("theirs", "again"))[0])
         self.hold("all curves are one run", len(event_folders(folder)), 1)
         points, pages = scalars(folder), texts(folder)
         for tag in ("train-loss", "grad_norm_total", "mem_host/rss_gib"):
@@ -259,7 +163,7 @@ class Checks:
         self.hold("memory.rank0.jsonl goes to the last step", max(step for step in steps if step is not None), 12)
         self.hold("parameters, gradients and the optimizer's state are told apart", {"mem_tensors/parameters_gib",
                   "mem_tensors/gradients_gib", "mem_tensors/optimizer_gib"} <= points.keys())  # fmt: skip
-        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
+        self.hold("nothing of us stays on the trainer", ours_in(trainer), [])
 
     def trained(self, config: str, folder: str) -> Any:
         trainer = self.trainer(config, folder)
@@ -270,6 +174,7 @@ class Checks:
         import gc
 
         from forgather_mem.callbacks import ScheduledGarbageCollector
+        from tests.training import ours_in
 
         before = gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)
         trainer = self.trainer("ours", "fails")
@@ -289,19 +194,7 @@ class Checks:
             left = str(error)
         self.hold("an exception of the training passes", left, "in the step")
         self.hold("the collector is as before", (gc.isenabled(), gc.get_freeze_count(), len(gc.callbacks)), before)
-        self.hold("nothing of us stays on the trainer", wrapped(trainer), [])
-
-
-def weights(trainer: Any) -> str:
-    found = hashlib.sha256()
-    for tensor in trainer.model.state_dict().values():
-        found.update(tensor.detach().cpu().numpy().tobytes())
-    return found.hexdigest()
-
-
-def wrapped(trainer: Any) -> list[str]:
-    """What of us is still on the trainer."""
-    return [name for name, value in vars(trainer).items() if type(value).__module__.startswith("forgather_mem")]
+        self.hold("nothing of us stays on the trainer", ours_in(trainer), [])
 
 
 if __name__ == "__main__":

@@ -104,23 +104,11 @@ def test_nothing_is_changed_inside_a_compiled_call() -> None:
     assert "__call__" not in vars(Compiled)
 
 
-class Named(nn.Module):
-    """Can be pickled and scripted."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.layer(rows)
-        return result
-
-
 @pytest.mark.filterwarnings("ignore:.*is deprecated:DeprecationWarning")  # of torch.jit
 @pytest.mark.filterwarnings("ignore:.*is not supported in Python 3.14:FutureWarning")  # of the same
 def test_a_module_that_is_heard_is_saved_copied_and_scripted_as_ever(tmp_path: Path) -> None:
-    model, alone, calls = Named(), Named(), Calls()
-    Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
+    model, alone, calls = Wrapper(nn.Linear(2, 2)), Wrapper(nn.Linear(2, 2)), Calls()
+    stop = Outermost(model.modules(), [optimizer_of(model)]).listen(calls.begins, calls.ends)
     rows = torch.ones(1, 2)
     assert vars(model).keys() == vars(alone).keys()
     assert not model._forward_hooks
@@ -129,6 +117,7 @@ def test_a_module_that_is_heard_is_saved_copied_and_scripted_as_ever(tmp_path: P
     assert torch.equal(loaded(rows), model(rows))
     assert torch.equal(copy.deepcopy(model)(rows), torch.jit.script(model)(rows))
     assert len(calls.heard) == 1, "copies are not heard"
+    stop()
 
 
 def test_a_class_with_a_call_of_its_own_gets_it_back() -> None:

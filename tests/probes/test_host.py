@@ -1,5 +1,4 @@
 import mmap
-import multiprocessing
 import shutil
 import time
 from collections.abc import Callable
@@ -13,6 +12,7 @@ from forgather_mem.engine.run import Run
 from forgather_mem.probes import HostProbe, host
 from forgather_mem.system.peak_windows import host_peaks
 from forgather_mem.telemetry.records import Work
+from forgather_mem.testing.small_run import in_child
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
 
@@ -161,17 +161,12 @@ def read_until(probe: Work, read: Read, name: str) -> dict[str, float]:
 def test_a_forked_child_reads_its_own_memory(probe: Work, read: Read) -> None:
     parent = read(probe)["host/rss_bytes"]
 
-    def child(queue: multiprocessing.Queue) -> None:
-        block = touched(64)
-        values = read(probe)
-        queue.put((values["host/rss_bytes"], values["host/rss_peak_bytes"], psutil.Process().memory_info().rss))
-        block.close()
+    def child() -> str:
+        with closing(touched(64)):
+            values = read(probe)
+            return f"{values['host/rss_bytes']} {values['host/rss_peak_bytes']} {psutil.Process().memory_info().rss}"
 
-    queue = multiprocessing.get_context("fork").Queue()
-    process = multiprocessing.get_context("fork").Process(target=child, args=(queue,))
-    process.start()
-    rss, peak, of_psutil = queue.get(timeout=20)
-    process.join(20)
+    rss, peak, of_psutil = map(float, str(in_child(child)).split())
     assert rss == pytest.approx(of_psutil, abs=2 * MIB)
     assert peak >= rss
     assert read(probe)["host/rss_bytes"] == pytest.approx(parent, abs=4 * MIB)

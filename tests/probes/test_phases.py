@@ -13,6 +13,7 @@ from forgather_mem.telemetry.records import Work
 from forgather_mem.testing.small_run import in_child
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes
+from tests.phase_notes import PhaseNotes
 from tests.simulated_device import SimulatedDevice
 
 Read = Callable[..., dict[str, float]]
@@ -139,14 +140,9 @@ def test_waiting_for_a_processor_makes_no_phase_rarer(run: Run, read: Read, monk
 def test_a_spent_budget_leaves_steps_out_however_many_a_record_has_rare_phases_never_and_the_report_says_so(
     run: Run, read: Read
 ) -> None:
-    class Counts:
-        num = 0
-
+    class Counts(PhaseNotes):
         def phase_begin(self, phase: str) -> None:
-            self.num += probe.wants_begin
-
-        def phase_end(self, phase: str) -> None:
-            pass
+            self.seen.append(probe.wants_begin)
 
     counts = Counts()
     run.watch_phases(counts)
@@ -158,7 +154,7 @@ def test_a_spent_budget_leaves_steps_out_however_many_a_record_has_rare_phases_n
             with phase(run, "save"):
                 pass
             assert "phase/host/save_peak_bytes" in read(probe)
-    assert counts.num == 16
+    assert sum(counts.seen) == 16
     run.close()
     (finding,) = run.summary.findings
     assert (finding.kind, finding.text.partition(" every")[0]) == ("backed_off", "phases: read")

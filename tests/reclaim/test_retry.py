@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from forgather_mem.reclaim.retry import retry_on_oom
+from tests.reclaim.things import Thing
 from tests.simulated_device import simulated_device
 
 ROOT = Path(__file__).parents[2]
@@ -136,11 +137,8 @@ def test_ctrl_c_while_an_out_of_memory_error_is_handled_is_no_reason_to_try_agai
 
 
 def test_an_error_of_the_caller_keeps_its_frames() -> None:
-    class Big:
-        pass
-
     def fail() -> None:
-        local = Big()
+        local = Thing()
         alive.append(weakref.ref(local))
         raise ValueError
 
@@ -150,7 +148,7 @@ def test_an_error_of_the_caller_keeps_its_frames() -> None:
             raise MemoryError
         return batch_size
 
-    alive: list[weakref.ref[Big]] = []
+    alive: list[weakref.ref[Thing]] = []
     try:
         fail()
     except ValueError:

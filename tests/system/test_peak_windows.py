@@ -1,4 +1,3 @@
-import multiprocessing
 from contextlib import closing
 
 import pytest
@@ -6,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.system.peak_windows import PeakWindow, PeakWindows, host_peaks
+from forgather_mem.testing.small_run import in_child
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, reset_kernel_mark, spike, status_bytes, touched
 from tests.programs import printed_by
@@ -60,20 +60,15 @@ def test_a_forked_child_has_windows_of_its_own(peaks: PeakWindows) -> None:
     window = peaks.open()
     start_mark = status_bytes("VmHWM")
 
-    def child(queue: multiprocessing.Queue) -> None:
-        inherited_open = peaks.open  # the same owner object, in another process
-        with closing(inherited_open()) as own:
+    def child() -> str:
+        with closing(peaks.open()) as own:  # of the same owner object, in another process
             spike(32)
-        queue.put((own.look() - own.start_bytes, window.closed))
+        return f"{own.look() - own.start_bytes} {window.closed}"
 
     with peaks.held():  # a lock that is held while forking must not hang the child
-        queue = multiprocessing.get_context("fork").Queue()
-        process = multiprocessing.get_context("fork").Process(target=child, args=(queue,))
-        process.start()
-    grown, closed = queue.get(timeout=20)
-    process.join(20)
-    assert grown == pytest.approx(32 * MIB, abs=MIB)
-    assert closed
+        grown, _, closed = str(in_child(child)).partition(" ")
+    assert int(grown) == pytest.approx(32 * MIB, abs=MIB)
+    assert closed == "True"
     assert window.close() < start_mark + 16 * MIB, "the child's memory is not ours"
 
 

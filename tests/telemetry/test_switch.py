@@ -5,7 +5,6 @@ import gc
 import os
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 from forgather_mem import attach, cleanup, load_callbacks, release_memory, retry_on_oom
 from forgather_mem.loops.training_loop import TrainingLoop
 from forgather_mem.notebook import run_magic
+from forgather_mem.testing.small_run import in_child
 from forgather_mem.trackers import BatchMemoryProfiler, EpochMemoryMonitor, MemoryMonitor, MemoryTracker, track_memory
 from tests.training import fingerprint, make_trainer, tiny_model
 
@@ -106,27 +106,21 @@ def test_run_runs_alone_when_switched_off(tmp_path: Path) -> None:
     assert (done.stdout, done.stderr) == ("True\n", "")
 
 
-def without_proc(what: Callable[[], object]) -> int:
-    """The exit code of a child that does this and sees an empty /proc, as in some sandboxes."""
+def without_proc(what: Callable[[], None]) -> str | None:
+    """What becomes of this in a child that sees an empty /proc, as in some sandboxes: nothing, or how it fails."""
     if os.geteuid():
         pytest.skip("hiding /proc needs root")
-    pid = os.fork()
-    if not pid:
-        code = 1
-        try:
-            libc = ctypes.CDLL(None, use_errno=True)
-            hidden = libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)
-            hidden = hidden or libc.mount(b"tmpfs", b"/proc", b"tmpfs", 0, None)
-            code = 77 if hidden else int(what() is not None)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stdout.flush()
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    if code == 77:
+
+    def child() -> str | None:
+        libc = ctypes.CDLL(None, use_errno=True)
+        failed = libc.unshare(0x20000) or libc.mount(b"none", b"/", None, 1 << 14 | 1 << 18, None)
+        failed = failed or libc.mount(b"tmpfs", b"/proc", b"tmpfs", 0, None)
+        return "no mount" if failed else what()
+
+    told = in_child(child)
+    if told == "no mount":
         pytest.skip("this container may not mount")
-    return code
+    return told
 
 
 def test_without_a_proc_the_training_goes_on_and_the_report_says_so(tmp_path: Path) -> None:
@@ -142,7 +136,7 @@ def test_without_a_proc_the_training_goes_on_and_the_report_says_so(tmp_path: Pa
         assert (gc.isenabled(), list(gc.callbacks)) == before
         assert trainer.train().global_step == 6
 
-    assert without_proc(script) == 0
+    assert without_proc(script) is None
     text = " ".join((tmp_path / "report").read_text().split())
     assert "== not watched ==" in text
     assert "Nothing was watched: our run could not begin: " in text
