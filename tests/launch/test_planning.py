@@ -208,7 +208,7 @@ def test_what_stands_in_the_way_is_named_by_file_and_line(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(("code", "expected"), [(0, 1), (7, 7)])
-def test_a_script_that_trains_nothing_gets_a_hint_unless_it_failed(tmp_path: Path, code: int, expected: int) -> None:
+def test_a_script_that_trains_nothing_is_told_so(tmp_path: Path, code: int, expected: int) -> None:
     (tmp_path / "train.py").write_text(f"import sys\nsys.exit({code})\n")
     result = run([*PLAN, "train.py", "--card", "2GiB"], tmp_path, PYTHONPATH=str(ROOT))
     assert result.code == expected
@@ -216,7 +216,6 @@ def test_a_script_that_trains_nothing_gets_a_hint_unless_it_failed(tmp_path: Pat
         "forgather-mem: --card stands behind train.py, which gets it; options of ours stand before it\n"
     )
     assert "has trained nothing that was noticed" in result.err
-    assert ("forgather_mem.plan(step, model, optimizer, batch)" in result.err) == (code == 0)
 
 
 @pytest.mark.fresh
