@@ -221,7 +221,7 @@ class ConfigEnvironment:
             Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
             folder_of=self._folder_of,
         )  # fmt: skip
-        return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
+        return Config(rendered, graph, self.policy, resolver, partial(self._parent, rendered, variables))
 
     def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
         with missing(TemplateError):  # it is none by itself
@@ -244,6 +244,7 @@ class Config:
 
     rendered: Rendered
     graph: Graph
+    policy: Policy
     _make_resolver: Callable[[Mapping[str, object]], Resolver]
     _parent: Callable[[], Config | None]
 
@@ -302,12 +303,10 @@ class Config:
         """The variables that targets use, at each occurrence."""
         return [node for node in self.reached(targets) if isinstance(node, VarNode)]
 
-    def misfits(
-        self, targets: Iterable[str] | None = None, *, context_vars: Mapping[str, object] | None = None
-    ) -> list[TemplateError]:
+    def misfits(self, *, context_vars: Mapping[str, object] | None = None) -> list[TemplateError]:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
-        return Search(self._resolver(context_vars or {})).run(self._roots(targets))
+        return Search(self._resolver(context_vars or {})).run([self.graph.root])
 
     def callee(self, node: CallNode) -> object:
         """What a call calls, imported if necessary; None if it can't be, or is refused."""
