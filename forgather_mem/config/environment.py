@@ -297,7 +297,8 @@ class Config:
 
     def reached(self, targets: Iterable[str] | None = None) -> Iterator[Node]:
         """Every node that is built for these targets."""
-        return self._resolver({}).reached(self._roots(targets))
+        roots = [self.graph.root] if targets is None else [self.target(name) for name in targets]
+        return self._resolver({}).reached(roots)
 
     def variables(self, targets: Iterable[str] | None = None) -> list[VarNode]:
         """The variables that targets use, at each occurrence."""
@@ -336,9 +337,6 @@ class Config:
 
     def _resolver(self, context_vars: Mapping[str, object]) -> Resolver:
         return self._make_resolver({OWN_VARIABLE: self.text, **context_vars})
-
-    def _roots(self, targets: Iterable[str] | None) -> list[Value]:
-        return [self.graph.root] if targets is None else [self.target(name) for name in targets]
 
     def target(self, name: str) -> Value:
         """The part of the graph that a target is.

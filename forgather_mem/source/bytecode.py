@@ -42,13 +42,8 @@ def names_on_line(code: CodeType, position: int) -> set[str]:
 
 def is_in_loop(code: CodeType, position: int) -> bool:
     """Whether it may come to this instruction again."""
-    here = _last(code, position)[-1].offset
+    here = max(step.offset for step in dis.get_instructions(code) if step.offset <= max(0, position))
     return any(step.offset == here for step in _ahead(code, position))
-
-
-def _last(code: CodeType, position: int) -> list[dis.Instruction]:
-    """The instructions up to this one; a position may be in the middle of it."""
-    return [step for step in dis.get_instructions(code) if step.offset <= max(0, position)]
 
 
 def _ahead(
@@ -63,7 +58,8 @@ def _ahead(
     steps = list(dis.get_instructions(code))
     places = {step.offset: number for number, step in enumerate(steps)}
     handlers = [entry.target for entry in getattr(dis.Bytecode(code), "exception_entries", ()) if entry.end > position]
-    todo = [len(_last(code, position)), *(places[target] for target in handlers)]
+    done = sum(step.offset <= max(0, position) for step in steps)  # the position may be in the middle of one
+    todo = [done, *(places[target] for target in handlers)]
     seen: set[int] = set()
     while todo:
         number = todo.pop()
