@@ -82,7 +82,7 @@ def found_problems(
 
 def _as_json(problem: Problem) -> dict[str, object]:
     told = {name: getattr(problem.error, name) for name in ("message", "template", "line", "column", "path", "hint")}
-    return {"kind": problem.kind, **told, "allow": list(problem.entries)}
+    return {"kind": problem.kind, **told, "allow": list(getattr(problem.error, "entries", ()))}  # of a refused name
 
 
 def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]:

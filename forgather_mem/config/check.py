@@ -60,11 +60,6 @@ class Problem:
     error: TemplateError
 
     @property
-    def entries(self) -> tuple[str, ...]:
-        """The allow entries that open them."""
-        return self.error.entries if isinstance(self.error, Refused) else ()
-
-    @property
     def is_mistake(self) -> bool:
         """Whether it has to be fixed: of what is found, all but a key given twice, and a callback beside the list."""
         return self.kind not in ("redeclared", "unbuilt")

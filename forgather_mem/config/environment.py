@@ -297,17 +297,18 @@ class Config:
 
     def reached(self, targets: Iterable[str] | None = None) -> Iterator[Node]:
         """Every node that is built for these targets."""
-        roots = [self.graph.root] if targets is None else [self.target(name) for name in targets]
-        return self._resolver({}).reached(roots)
+        return self._resolver({}).reached(self._roots(targets))
 
     def variables(self, targets: Iterable[str] | None = None) -> list[VarNode]:
         """The variables that targets use, at each occurrence."""
         return [node for node in self.reached(targets) if isinstance(node, VarNode)]
 
-    def misfits(self, *, context_vars: Mapping[str, object] | None = None) -> list[TemplateError]:
+    def misfits(
+        self, targets: Iterable[str] | None = None, *, context_vars: Mapping[str, object] | None = None
+    ) -> list[TemplateError]:
         """Allowed names that can't be imported, arguments and values that don't fit. Imports the names; of objects it
         builds our own callbacks and their parts only, which do nothing, and keeps none."""
-        return Search(self._resolver(context_vars or {})).run([self.graph.root])
+        return Search(self._resolver(context_vars or {})).run(self._roots(targets))
 
     def callee(self, node: CallNode) -> object:
         """What a call calls, imported if necessary; None if it can't be, or is refused."""
@@ -337,6 +338,9 @@ class Config:
 
     def _resolver(self, context_vars: Mapping[str, object]) -> Resolver:
         return self._make_resolver({OWN_VARIABLE: self.text, **context_vars})
+
+    def _roots(self, targets: Iterable[str] | None) -> list[Value]:
+        return [self.graph.root] if targets is None else [self.target(name) for name in targets]
 
     def target(self, name: str) -> Value:
         """The part of the graph that a target is.

@@ -128,11 +128,9 @@ def planned_of(plan: Mapping[str, object]) -> Planned | None:
     peak_bytes, phase = checked(int, plan.get("peak_bytes")), checked(str, plan.get("phase"))
     if not rows or peak_bytes is None or phase is None:
         return None
-    highest: dict[str, PlannedPhase] = {}
-    for row in rows:
-        if row.phase not in highest or row.bytes > highest[row.phase].bytes:
-            highest[row.phase] = row
-    return Planned(planned_bytes=peak_bytes, phase=phase, phases=tuple(highest.values()))
+    of_phases = [[row for row in rows if row.phase == name] for name in dict.fromkeys(row.phase for row in rows)]
+    highest = tuple(max(of_phase, key=lambda row: row.bytes) for of_phase in of_phases)
+    return Planned(planned_bytes=peak_bytes, phase=phase, phases=highest)
 
 
 def report_of_plan(path: str | Path) -> RunReport | None:

@@ -196,13 +196,13 @@ class Policy:
 
     def _find(self, use: NameUse, opening: Opening) -> Callable[..., object]:
         name = opening.name
-        if name.kind == "file":
-            folders = [imports.find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
-            module = imports.import_file(imports.find_file(name.module, use.directory), folders)
-            found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
-            return self._in_place(use, found, replace(opening, namespace=module.__name__))
         try:
-            module = imports.import_module(name.module, anywhere=opening.why != DEFAULT)
+            if name.kind == "file":
+                folders = [imports.find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
+                module = imports.import_file(imports.find_file(name.module, use.directory), folders)
+                opening = replace(opening, namespace=module.__name__)
+            else:
+                module = imports.import_module(name.module, anywhere=opening.why != DEFAULT)
             found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
         except (imports.NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
             if opening.alias is None:
