@@ -99,12 +99,12 @@ class Sources:
                 raise place.error(f"the character U+{ord(found[0]):04X} is reserved")
             hint = "keep one side, and remove the lines that begin with <<<<<<<, ======= and >>>>>>>"
             raise place.error("a merge conflict that nobody has resolved", hint=hint)
-        text = plain_newlines(text.removeprefix("\ufeff"))
+        text = text.removeprefix("\ufeff")
         most = self._budgets.nodes
         if text.count("\n") > most:
             raise SourceLocation(name, most).error(f"a template has at most {most:,} lines")
         parts: dict[str, Source] = {}
-        pieces = split(text) if file is not None else [Part(None, 1, text)]
+        pieces = split(text) if file is not None else [Part(None, 1, plain_newlines(text))]
         head, *others = (_source(part, name, file, parts) for part in pieces)
         for source in others:
             if source.name in parts:

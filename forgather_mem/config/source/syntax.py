@@ -47,11 +47,12 @@ class Part:
 
 
 def split(text: str) -> list[Part]:
-    r"""The head and the sub-templates of a file, given with plain newlines.
+    r"""The head and the sub-templates of a file.
 
     >>> [(part.name, part.first_line) for part in split("a: 1\n#--- more.yaml ---\nb: 2\n")]
     [(None, 1), ('more.yaml', 3)]
     """
+    text = plain_newlines(text)
     parts = []
     name: str | None = None
     start, line = 0, 1
