@@ -245,8 +245,7 @@ def _ranks(report: RunReport) -> Iterator[str]:
     if spread.host_sum_bytes:
         limit = f" of {report.host.limit_bytes / GIB:,.1f}" if report.host.limit_bytes else ""
         yield f"on one host, all ranks together: at most {spread.host_sum_bytes / GIB:,.1f}{limit} GiB"
-    missing = report.missing_ranks
-    if missing:
+    if missing := report.missing_ranks:
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         yield f"no files from rank{'s' * (len(missing) != 1)} {shown}"
 
