@@ -83,7 +83,7 @@ def load_callbacks(
     env = ConfigEnvironment([*folders, *here], allow=allow, allow_files=allow_files, policy=policy)
     config = env.load(name, **variables)
     callbacks = callbacks_of(config, target, context_vars)
-    for problem in unused(config, name, variables):
+    for problem in unused(config, variables):
         logger.warning("%s", problem.error)
     return callbacks
 

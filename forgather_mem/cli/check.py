@@ -77,12 +77,12 @@ def found_problems(
             callbacks_of(config, target, None)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
-    return problems_of(config, environment, name, variables, target or CALLBACKS), results(config)
+    return problems_of(config, variables, target or CALLBACKS), results(config)
 
 
 def _as_json(problem: Problem) -> dict[str, object]:
     told = {name: getattr(problem.error, name) for name in ("message", "template", "line", "column", "path", "hint")}
-    return {"kind": problem.kind, **told, "allow": list(problem.entries)}
+    return {"kind": problem.kind, **told, "allow": list(getattr(problem.error, "entries", ()))}  # of a refused name
 
 
 def _summary(name: str, found: Sequence[Problem], results: str) -> Iterator[str]:

@@ -119,13 +119,9 @@ def command_of(words: Sequence[str]) -> Command:
 
 def _executable(name: str) -> str | None:
     """Where a shell would find it; otherwise beside the running Python, whose environment need not be active."""
-    if os.sep in name:
-        return name if os.path.isfile(name) and os.access(name, os.X_OK) else None
-    for folder in [*os.get_exec_path(), os.path.dirname(sys.executable)]:
-        path = os.path.join(folder, name)
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return None
+    folders = [""] if os.sep in name else [*os.get_exec_path(), os.path.dirname(sys.executable)]
+    paths = (os.path.join(folder, name) for folder in folders)
+    return next((path for path in paths if os.path.isfile(path) and os.access(path, os.X_OK)), None)
 
 
 def _interpreter_options() -> list[str]:

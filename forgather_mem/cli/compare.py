@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from forgather_mem.comparing.side import Side
     from forgather_mem.telemetry.report import RunReport
 
+    _Kind = list[tuple[RunReport, Path]]  # the runs of one side, each with its folder
+
 
 def add_arguments(parser: CommandParser) -> None:
     parser.add_argument(
@@ -57,10 +59,11 @@ def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None)
     from forgather_mem.comparing.comparison import comparison_of, to_json
     from forgather_mem.comparing.text import comparison_markdown, comparison_text
 
-    first, *others = sides = [_side(run, name) for run, name in zip(runs, _names(runs), strict=True)]
+    read = [[_read(path) for path in _paths(run)] for run in runs]
+    first, *others = [_side(name, kind) for name, kind in zip(_names(runs), read, strict=True)]
     found = [comparison_of(first, other) for other in others]
     if html is not None:
-        _write_page(runs, sides, found, html)
+        _write_page(runs, read, found, html)
     if as_json:
         print(json_text([to_json(one) for one in found], indent=1))
     else:
@@ -85,24 +88,21 @@ def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
     return 0
 
 
-def _write_page(runs: list[str], sides: list[Side], found: list[Comparison], file: Path) -> None:
+def _write_page(runs: list[str], read: list[_Kind], found: list[Comparison], file: Path) -> None:
     """A page of all runs: of each side but the first it is said what differs, and the first of these is shown."""
     from forgather_mem.comparing.text import comparison_text, sentences
     from forgather_mem.page.data import run_data
-    from forgather_mem.reporting.run_dir import find_run
     from forgather_mem.reporting.text import with_texts
 
     names, data = iter(_names([path for run in runs for path in _paths(run)])), []
-    for run, side, one in zip(runs, sides, [None, *found], strict=True):
+    for kind, one in zip(read, [None, *found], strict=True):
         told = {}
         if one is not None:
             verdict, *more = sentences(one)
             text = comparison_text(one)
             told = {"kind": "compared", "badge": "COMPARED", "verdict": verdict, "more": "; ".join(more), "text": text}
-        for report, path in zip(side.reports, _paths(run), strict=True):
-            folder = Path(path).parent if Path(path).is_file() else find_run(path)
-            data.append(with_texts(run_data(report, folder, next(names)) | told, shown))
-    write_page([*data[len(sides[0].reports) :], *data[: len(sides[0].reports)]], file)
+        data += [with_texts(run_data(report, folder, next(names)) | told, shown) for report, folder in kind]
+    write_page([*data[len(read[0]) :], *data[: len(read[0])]], file)
 
 
 def _names(runs: list[str]) -> list[str]:
@@ -115,12 +115,11 @@ def _names(runs: list[str]) -> list[str]:
     return runs
 
 
-def _side(argument: str, name: str) -> Side:
+def _side(name: str, kind: _Kind) -> Side:
     from forgather_mem.comparing.side import Side
 
-    paths = _paths(argument)
-    name = name if len(paths) == 1 else f"{name} and {len(paths) - 1} more"
-    return Side(name=name, reports=[_report(path) for path in paths])
+    name = name if len(kind) == 1 else f"{name} and {len(kind) - 1} more"
+    return Side(name=name, reports=[report for report, _ in kind])
 
 
 def _paths(argument: str) -> list[str]:
@@ -129,17 +128,18 @@ def _paths(argument: str) -> list[str]:
     return parts if parts and not Path(argument).exists() else [argument]
 
 
-def _report(path: str) -> RunReport:
+def _read(path: str) -> tuple[RunReport, Path]:
+    """A report, and the folder with its curves."""
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
     from forgather_mem.reporting.build import report_of_plan
     from forgather_mem.reporting.run_dir import NoRun, report_at
 
     try:
-        return report_at(path)[0]
+        return report_at(path)
     except NoRun:
         plan = report_of_plan(path)
         with contextlib.suppress(NoBaseline, IndexError):
-            return plan or Baseline.read(path).trainings[0].as_report()
+            return (plan or Baseline.read(path).trainings[0].as_report()), Path(path).parent
         raise
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from forgather_mem.config.construction.resolve import MAX_NAMES
-from forgather_mem.config.environment import Config, ConfigEnvironment
+from forgather_mem.config.environment import Config
 from forgather_mem.config.graph.nodes import SHOWN, CallNode, DictNode, Paths, VarNode, built_of, in_a_line, items_of
 from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.policy.denied import Refused, similar_name
@@ -60,25 +60,16 @@ class Problem:
     error: TemplateError
 
     @property
-    def entries(self) -> tuple[str, ...]:
-        """The allow entries that open them."""
-        return self.error.entries if isinstance(self.error, Refused) else ()
-
-    @property
     def is_mistake(self) -> bool:
         """Whether it has to be fixed: of what is found, all but a key given twice, and a callback beside the list."""
         return self.kind not in ("redeclared", "unbuilt")
 
 
-def problems_of(
-    config: Config, environment: ConfigEnvironment, name: str, variables: Mapping[str, object], target: str = CALLBACKS
-) -> list[Problem]:
+def problems_of(config: Config, variables: Mapping[str, object], target: str) -> list[Problem]:
     """All problems found, in the order of the stages.
 
     Args:
         config: The loaded template.
-        environment: Where templates are looked for, with the policy.
-        name: Name of the template.
         variables: Its variables, for Jinja and for `!var`.
         target: The list of callbacks.
     """
@@ -86,10 +77,10 @@ def problems_of(
     calls = ((config.callee(item), item, place) for item, place in _items(config, target) if isinstance(item, CallNode))
     found = (
         (Problem(kind="block", error=error) for error in (*config.rendered.unknown_blocks, *config.lost().values())),
-        (Problem(kind="refused", error=error) for error in refused(environment, config, misfits)),
+        (Problem(kind="refused", error=error) for error in refused(config, misfits)),
         (Problem(kind="misfit", error=error) for error in misfits if not isinstance(error, Refused)),
         (Problem(kind="unbound", error=error) for error in config.unbound(variables)),
-        unused(config, name, variables),
+        unused(config, variables),
         _without_targets(config),
         no_callbacks(config, target),
         _of_no_trainer(target, (call for call in calls if isinstance(call[0], type))),
@@ -99,27 +90,24 @@ def problems_of(
     return [problem for stage in found for problem in itertools.islice(stage, MAX_NAMES)]
 
 
-def refused(
-    environment: ConfigEnvironment, config: Config, misfits: Iterable[TemplateError] | None = None
-) -> list[Refused]:
+def refused(config: Config, misfits: Iterable[TemplateError] | None = None) -> list[Refused]:
     """What the policy refuses: names by their text, and by where the object is defined; addresses, also computed ones.
 
     Args:
-        environment: Where templates are looked for, with the policy.
         config: The loaded template.
         misfits: What `Config.misfits` found, where that is known already.
     """
     found = []
     for use in config.names():
         try:
-            environment.policy.check([use])
+            config.policy.check([use])
         except Refused as error:
             found.append(error)
     known = config.misfits() if misfits is None else misfits
     return found + [error for error in known if isinstance(error, Refused)]
 
 
-def unused(config: Config, name: str, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:
+def unused(config: Config, variables: Mapping[str, object], path: str = "") -> Iterator[Problem]:
     """Variables given but mentioned neither in the template nor in any that it uses: probably misspelt.
 
     Of a variable's parts (`a.b`), only those close to a name that some template mentions: a template may also pass on a
@@ -128,10 +116,12 @@ def unused(config: Config, name: str, variables: Mapping[str, object], path: str
     known = config.rendered.mentioned | {node.variable for node in config.variables()}
     for key, value in variables.items():
         if key not in known and ((hint := did_you_mean(key, known)) or not path):
-            error = TemplateError(f"no template uses the variable {path + key!r}", template=name, hint=hint)
+            error = TemplateError(
+                f"no template uses the variable {path + key!r}", template=config.rendered.name, hint=hint
+            )
             yield Problem(kind="unused", error=error)
         if isinstance(value, Mapping):
-            yield from unused(config, name, value, f"{path}{key}.")
+            yield from unused(config, value, f"{path}{key}.")
 
 
 def _without_targets(config: Config) -> Iterator[Problem]:

@@ -221,7 +221,7 @@ class ConfigEnvironment:
             Resolver, graph, self.policy, budgets=self._budgets, addresses=given, num_chars=len(rendered.text),
             folder_of=self._folder_of,
         )  # fmt: skip
-        return Config(rendered, graph, resolver, partial(self._parent, rendered, variables))
+        return Config(rendered, graph, self.policy, resolver, partial(self._parent, rendered, variables))
 
     def _parent(self, rendered: Rendered, variables: Mapping[str, object]) -> Config | None:
         with missing(TemplateError):  # it is none by itself
@@ -244,6 +244,7 @@ class Config:
 
     rendered: Rendered
     graph: Graph
+    policy: Policy
     _make_resolver: Callable[[Mapping[str, object]], Resolver]
     _parent: Callable[[], Config | None]
 

@@ -202,8 +202,7 @@ def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
 def _grows(points: Sequence[Point], begin: int, found: Rate, steps: int) -> Trend:
     """What grows throughout the part from `begin` on: a leak, unless it slows down or has fallen as far before."""
     part = points[begin:]
-    slowing = slowing_rates(part)
-    if slowing is not None:
+    if slowing := slowing_rates(part):
         first, last = slowing
         return Trend(kind="slowing", since_step=part[0][0], steps=steps, per_step=found.per_step, low=last, high=first)
     since = _since(part)  # with the rate of what rises

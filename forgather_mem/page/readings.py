@@ -128,14 +128,12 @@ class Readings:
 
 
 def filled(values: Column) -> Column:
-    """Each value until the next reading; before the first one, the first.
+    """Each value until the next reading; before the first one, the first. One at least is known.
 
     >>> filled(np.array([np.nan, 1.0, np.nan, 2.0])).tolist()
     [1.0, 1.0, 1.0, 2.0]
     """
     known = ~np.isnan(values)
-    if not known.any():
-        return values
     latest = np.maximum.accumulate(np.where(known, np.arange(len(values)), -1))
     return values[np.where(latest < 0, known.argmax(), latest)]
 

@@ -285,10 +285,9 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
         if "RLIMIT_DATA" in made.limit[1]:  # which counts no files
             made.parts = [part for part in made.parts if part[0] != "mapped"]
     whole = sum(oom.in_use.values())
-    text = f"{format_bytes(wanted)} more wanted, " if wanted else ""
-    text += f"{format_bytes(oom.free_bytes)} free" if oom.free_bytes is not None else "not there"
+    made.reason = f"{format_bytes(wanted)} more wanted, " if wanted else ""
+    made.reason += f"{format_bytes(oom.free_bytes)} free" if oom.free_bytes is not None else "not there"
     made.peak = Peak(where=made.place, bytes=whole + wanted, step=oom.step, phase=oom.phase)
-    made.reason = text
 
 
 def _bare(holder: str) -> str:

@@ -91,7 +91,9 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
 
         scalars = {tag: _series(points) for tag, points in read(self._provider.read_scalars, _SCALARS, tags).items()}
         told = read(self._provider.read_tensors, PLUGIN_NAME, [REPORT_TAG]).get(REPORT_TAG, ())
-        report = _report(told[-1].numpy.item()) if told else None
+        report = None
+        with contextlib.suppress(ValueError, RecursionError):  # the event file may be anybody's
+            report = checked_report(json.loads(told[-1].numpy.item())) if told else None
         readings = readings_of(samples_of_tags(scalars))
         if report is not None:
             return page_data(report, readings, name=run) | _one_of_several_ranks(report)
@@ -114,13 +116,6 @@ def _series(points: Sequence[Untyped]) -> ScalarSeries:
         wall_times_s=np.array([point.wall_time for point in points]),
         values=np.array([point.value for point in points]),
     )
-
-
-def _report(text: bytes) -> RunReport | None:
-    """The report in an event file, which may be anybody's."""
-    with contextlib.suppress(ValueError, RecursionError):
-        return checked_report(json.loads(text))
-    return None
 
 
 def _answer(content: Callable[[Environ], str | None], kind: str) -> Answer:

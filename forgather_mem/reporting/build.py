@@ -57,6 +57,7 @@ def build_report(summary: RunSummary) -> RunReport:
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
+    clears = next((row for row in summary.told.ledger if row.what == "clear"), LedgerRow(what="clear"))
     hints = hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     report = replace(
         summary.told,
@@ -71,7 +72,7 @@ def build_report(summary: RunSummary) -> RunReport:
             pause_total_s=summary.latest.get("gc/pause_total_s", 0.0),
             pause_max_s=summary.latest.get("gc/pause_max_s", 0.0),
         ),
-        cache=_cache(summary),
+        cache=CacheClears(clears=clears.calls, freed_bytes=clears.freed_bytes, time_s=clears.time_s),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
         foretold=tuple(f"step {finding.step:,}: {finding.text}" for finding in foretold),
@@ -127,11 +128,9 @@ def planned_of(plan: Mapping[str, object]) -> Planned | None:
     peak_bytes, phase = checked(int, plan.get("peak_bytes")), checked(str, plan.get("phase"))
     if not rows or peak_bytes is None or phase is None:
         return None
-    highest: dict[str, PlannedPhase] = {}
-    for row in rows:
-        if row.phase not in highest or row.bytes > highest[row.phase].bytes:
-            highest[row.phase] = row
-    return Planned(planned_bytes=peak_bytes, phase=phase, phases=tuple(highest.values()))
+    of_phases = [[row for row in rows if row.phase == name] for name in dict.fromkeys(row.phase for row in rows)]
+    highest = tuple(max(of_phase, key=lambda row: row.bytes) for of_phase in of_phases)
+    return Planned(planned_bytes=peak_bytes, phase=phase, phases=highest)
 
 
 def report_of_plan(path: str | Path) -> RunReport | None:
@@ -263,11 +262,6 @@ def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
     """Anonymous memory added by the first steps, without the optimizer's state."""
     before, least = summary.started_with.get("host/anon_bytes"), summary.least_anon_bytes
     return 0.0 if before is None or least is None else max(0.0, least - before - optimizer_bytes)
-
-
-def _cache(summary: RunSummary) -> CacheClears:
-    rows = [row for row in summary.told.ledger if row.what == "clear"] or [LedgerRow(what="clear")]
-    return CacheClears(clears=rows[0].calls, freed_bytes=rows[0].freed_bytes, time_s=rows[0].time_s)
 
 
 def _overhead(summary: RunSummary, wall_s: float) -> Overhead:

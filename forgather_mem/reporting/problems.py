@@ -64,16 +64,15 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     sure = f"low (only {report.steps:,} steps seen)" if leak.sure == "not yet" else leak.sure.replace("yes", "high")
     beside = f" {leak.why}." if leak.why else ""
     lines = textwrap.wrap(f"{first}. Confidence: {sure}.{beside}", width, subsequent_indent=" " * 7)
-    suspects = leak.suspects
-    if not suspects:
+    if not leak.suspects:
         if leak.where == "host":
             lines.append("  held by   not looked for: the run ended first; a longer run names it")
         return lines
-    lines += ["", *_suspect_lines(suspects[0], width, leak.per, leak.per_steps)]
-    if len(suspects) > 1:
+    lines += ["", *_suspect_lines(leak.suspects[0], width, leak.per, leak.per_steps)]
+    if len(leak.suspects) > 1:
         told = [
             (one.holder, f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}", one.allocated_at)
-            for one in suspects[1:]
+            for one in leak.suspects[1:]
         ]
         others = [", ".join(filter(None, one)) for one in told]
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
@@ -115,7 +114,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     cause = ": a leak" if (oom.why_now or "").startswith("a leak") else ""
     head = f"OUT OF MEMORY   {place}, {at}{in_layer}{cause}"
     lines = textwrap.wrap(head, width, subsequent_indent=" " * 16, break_on_hyphens=False)
-    limit_bytes = _limit_bytes(report, oom)
+    of_place = report.host.limit_bytes if oom.where == "host" else sum(one.total_bytes for one in report.device[:1])
+    limit_bytes = oom.limit_bytes or of_place
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     wanted = [f"wanted {format_bytes(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
     if oom.free_bytes is not None:
@@ -366,11 +366,6 @@ def _whose(oom: OomReport) -> str:
 
 def _device_place(report: RunReport) -> str:
     return format_place(report.device[0].where if report.device else "gpu0")
-
-
-def _limit_bytes(report: RunReport, oom: OomReport) -> int:
-    of_device = report.device[0].total_bytes if report.device else 0
-    return oom.limit_bytes or (report.host.limit_bytes if oom.where == "host" else of_device)
 
 
 def _indented(text: str, width: int, hanging: int = 0) -> Sequence[str]:

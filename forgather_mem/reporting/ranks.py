@@ -155,12 +155,10 @@ def _extremes(rows: Sequence[RankRow], size: Callable[[RankRow], int]) -> Extrem
 
 def _host_sum(reports: Sequence[RunReport]) -> int | None:
     """The largest sum of peaks on one machine; None if no two ranks are known to share one."""
-    sums, counts = Counter[str](), Counter[str]()
+    peaks: dict[str | None, list[int]] = {}
     for report in reports:
-        if report.run.host is not None:
-            sums[report.run.host] += report.host.rss_peak_bytes
-            counts[report.run.host] += 1
-    return max((size for host, size in sums.items() if counts[host] > 1), default=None)
+        peaks.setdefault(report.run.host, []).append(report.host.rss_peak_bytes)
+    return max((sum(sizes) for host, sizes in peaks.items() if host is not None and len(sizes) > 1), default=None)
 
 
 def _worst_leak(reports: Sequence[RunReport]) -> RunReport:

@@ -74,16 +74,11 @@ def format_phase(peak: Peak) -> str:
     return ("between phases" if peak.phase == "other" else peak.phase) + hidden
 
 
-def times_of_peaks(report: RunReport) -> dict[str, str]:
-    """When the highest peak was, by place."""
-    times = {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
-    # Of a loop that is heard from the optimizer of its first step on
-    return {where: time.replace("step 1, startup", "startup or step 1") for where, time in times.items()}
-
-
 def places(report: RunReport) -> Iterator[MemoryRow]:
     """Each kind of memory of a report; with several ranks, the device that was fullest."""
-    times = times_of_peaks(report)
+    times = {peak.where: format_time(peak.step, peak.phase) for peak in reversed(report.peaks)}
+    # Of a loop that is heard from the optimizer of its first step on
+    times = {where: time.replace("step 1, startup", "startup or step 1") for where, time in times.items()}
     for number, device in enumerate(report.device[:MAX_DEVICES] if report.ranks is None else report.device[:1]):
         label, at = format_place(device.where), times.get(device.where, "")
         start, end, peak = device.allocated_start_bytes, device.allocated_end_bytes, device.peak_allocated_bytes

@@ -35,7 +35,7 @@ from forgather_mem.reporting.table import (
     startup_sentences,
     table_lines,
 )
-from forgather_mem.telemetry.report import CleanupCall, Collector, Extremes, LedgerRow, RunReport
+from forgather_mem.telemetry.report import CleanupCall, Extremes, LedgerRow, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 MAX_LINES = 25
@@ -245,8 +245,7 @@ def _ranks(report: RunReport) -> Iterator[str]:
     if spread.host_sum_bytes:
         limit = f" of {report.host.limit_bytes / GIB:,.1f}" if report.host.limit_bytes else ""
         yield f"on one host, all ranks together: at most {spread.host_sum_bytes / GIB:,.1f}{limit} GiB"
-    missing = report.missing_ranks
-    if missing:
+    if missing := report.missing_ranks:
         shown = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
         yield f"no files from rank{'s' * (len(missing) != 1)} {shown}"
 
@@ -297,7 +296,9 @@ def cleanup_sentences(report: RunReport) -> Iterator[str]:
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
     if report.gc.collections and pause_s - told_s > least_s:
-        yield _collector(report.gc, wall_s)
+        share = f" ({format_share(pause_s / wall_s)} of the run)" if wall_s else ""
+        told = f"{report.gc.collections:,} full collections, all pauses {format_duration(pause_s)}{share}"
+        yield f"Python's collector: {told}, the longest {format_duration(report.gc.pause_max_s)}."
     yield from map(_given_back, report.ledger)
 
 
@@ -354,13 +355,6 @@ def _call(row: CleanupCall, wall_s: float) -> str:
     freed = format_bytes(row.freed_bytes) if row.freed_bytes > 0 else "nothing"
     advice = " Remove it." if row.freed_bytes <= 0 and row.whose == "user" and row.calls > 1 else ""
     return f"{row.what}() at {where}: {calls}, {cost}, freed {freed}.{advice}"
-
-
-def _collector(collector: Collector, wall_s: float) -> str:
-    share = f" ({format_share(collector.pause_total_s / wall_s)} of the run)" if wall_s else ""
-    whole, longest = map(format_duration, (collector.pause_total_s, collector.pause_max_s))
-    count = f"{collector.collections:,} full collections"
-    return f"Python's collector: {count}, all pauses {whole}{share}, the longest {longest}."
 
 
 def _given_back(row: LedgerRow) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import dis
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import CodeType
 
 _VARIABLES = re.compile("FAST|NAME|GLOBAL|DEREF|CLOSURE")
@@ -20,7 +20,7 @@ def uses_again(code: CodeType, position: int, name: str) -> bool:
     """Whether the variable may be read before it gets another value, also by a function inside this one."""
     if name in code.co_cellvars or any(name in inner.co_names for inner in inner_codes(code)):
         return True
-    return any(("LOAD", name) in _accesses(step) for step in _ahead(code, position, lambda step: _is_set(step, name)))
+    return any(("LOAD", name) in _accesses(step) for step in _ahead(code, position, until=name))
 
 
 def inner_codes(code: CodeType) -> Iterator[CodeType]:
@@ -42,28 +42,22 @@ def names_on_line(code: CodeType, position: int) -> set[str]:
 
 def is_in_loop(code: CodeType, position: int) -> bool:
     """Whether it may come to this instruction again."""
-    here = _last(code, position)[-1].offset
+    here = max(step.offset for step in dis.get_instructions(code) if step.offset <= max(0, position))
     return any(step.offset == here for step in _ahead(code, position))
 
 
-def _last(code: CodeType, position: int) -> list[dis.Instruction]:
-    """The instructions up to this one; a position may be in the middle of it."""
-    return [step for step in dis.get_instructions(code) if step.offset <= max(0, position)]
-
-
-def _ahead(
-    code: CodeType, position: int, ends: Callable[[dis.Instruction], bool] = lambda step: False
-) -> Iterator[dis.Instruction]:
+def _ahead(code: CodeType, position: int, until: str = "") -> Iterator[dis.Instruction]:
     """The instructions that may still run, by its jumps and its handlers.
 
     Args:
         code, position: Where it stands.
-        ends: After such an instruction it is not followed.
+        until: A variable; what sets it is not followed further.
     """
     steps = list(dis.get_instructions(code))
     places = {step.offset: number for number, step in enumerate(steps)}
     handlers = [entry.target for entry in getattr(dis.Bytecode(code), "exception_entries", ()) if entry.end > position]
-    todo = [len(_last(code, position)), *(places[target] for target in handlers)]
+    done = sum(step.offset <= max(0, position) for step in steps)  # the position may be in the middle of one
+    todo = [done, *(places[target] for target in handlers)]
     seen: set[int] = set()
     while todo:
         number = todo.pop()
@@ -72,7 +66,8 @@ def _ahead(
         seen.add(number)
         step = steps[number]
         yield step
-        if ends(step) or step.opname in _ENDS:
+        is_set = any(verb != "LOAD" and name == until for verb, name in _accesses(step))
+        if is_set or step.opname in _ENDS:
             continue
         if step.opcode in dis.hasjrel or step.opcode in dis.hasjabs:
             todo.append(places[step.argval])
@@ -86,7 +81,3 @@ def _accesses(step: dis.Instruction) -> list[tuple[str, str]]:
         return []
     names = step.argval if isinstance(step.argval, tuple) else (step.argval,)
     return list(zip(_VERBS.findall(step.opname), map(str, names), strict=False))
-
-
-def _is_set(step: dis.Instruction, name: str) -> bool:
-    return any(verb != "LOAD" and one == name for verb, one in _accesses(step))

@@ -13,11 +13,12 @@ from forgather_mem.launch.parent import _OURS, _environment
 from forgather_mem.telemetry import run_session
 from tests.launch.commands import ROOT, RUN, run
 
+PARSER = CommandParser("forgather-mem run", "")
+add_arguments(PARSER)
+
 
 def asked(*words: str) -> Arguments:
-    parser = CommandParser("forgather-mem run", "")
-    add_arguments(parser)
-    return Arguments(parser.parse(words))
+    return Arguments(PARSER.parse(words))
 
 
 # What the waiting parent itself needs, before or after the command
@@ -25,9 +26,7 @@ OF_THE_PARENT = {"report", "fail_on", "baseline", "update_baseline", "max_peaks"
 
 
 def test_each_option_reaches_who_needs_it_and_is_explained() -> None:
-    parser = CommandParser("forgather-mem run", "")
-    add_arguments(parser)
-    options = {one.dest: one for one in parser._actions if one.dest not in ("help", "command")}
+    options = {one.dest: one for one in PARSER._actions if one.dest not in ("help", "command")}
     assert Arguments.__annotations__.keys() == {*options, "command"}
     assert options.keys() - run_session.OPTIONS.keys() == OF_THE_PARENT, (
         "what a training needs is in `run_session.OPTIONS`, what the parent alone needs is named here"

@@ -76,6 +76,5 @@ def test_a_document_without_its_only_colon_has_no_targets(tmp_path):
 def test_an_address_that_a_template_computes_is_among_what_can_be_allowed(tmp_path):
     text = "x: !singleton:forgather_mem.callbacks:TBLogger\n    logging_dir: !singleton:getitem [[s3://bucket/x], 0]\n"
     (tmp_path / "t.yaml").write_text(text)
-    environment = ConfigEnvironment([tmp_path])
-    (problem,) = refused(environment, environment.load("t.yaml"))
+    (problem,) = refused(ConfigEnvironment([tmp_path]).load("t.yaml"))
     assert problem.entries == ("s3://bucket/",)

@@ -239,7 +239,7 @@ def test_what_check_needs_is_known_without_building(my_module):
     """,
     )
     config = ConfigEnvironment(allow=["my_module"]).load("all.yaml")
-    assert [(use.name, str(use.place), use.path) for use in config.names()] == [
+    assert [(use.name, use.at, use.error("").path) for use in config.names()] == [
         ("datetime:timedelta", "all.yaml:1:4", "$.a"),
         ("my_module.callbacks:MyCallback", "all.yaml:2:4", "$.b"),
         ("nowhere:at_all", "all.yaml:3:4", "$.c"),

@@ -65,7 +65,7 @@ def test_both_ways_give_the_same(tmp_path, policy, caplog):
     assert [record.args[0] for record in caplog.records] == [
         "main.yaml:5: no template that main.yaml extends has a block 'other', so it is not rendered"
     ]
-    assert [str(use.place) for use in config.names()] == ["main.yaml:4:4"]
+    assert [use.at for use in config.names()] == ["main.yaml:4:4"]
     assert [name for _, name, _ in environment.find_referenced_templates("main.yaml", x=1)] == [
         "main.yaml",
         "base.yaml",

@@ -212,7 +212,8 @@ class Builder:
                 made = filled_node(node, values)
             else:
                 assert isinstance(node, VarNode)
-                made = self._variable(node, values)
+                default = values[0] if values else node.default  # one without has a value: checked ahead
+                made = self._resolver.variables.get(node.variable, default)
             self._sizes.add(node, self._resolver.parts, made)
         except TemplateError:
             raise
@@ -240,12 +241,6 @@ class Builder:
         """
         if time.thread_time() > self._ends_s:
             raise TooLarge(f"this template takes more than {self._limit_s:.2g} s of CPU time")
-
-    def _variable(self, node: VarNode, values: Sequence[object]) -> object:
-        if node.variable in self._resolver.variables:
-            return self._resolver.variables[node.variable]
-        assert node.has_default  # checked ahead
-        return values[0] if values else node.default
 
     def _call(self, node: CallNode, values: Sequence[object]) -> object:
         if node.kind == "partial":

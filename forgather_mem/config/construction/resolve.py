@@ -9,9 +9,8 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from forgather_mem.config.graph.nodes import TEXT, CallNode, DictNode, Graph, Node, Paths, Value, VarNode, walk_nodes
 from forgather_mem.config.graph.scalars import is_text
@@ -19,7 +18,6 @@ from forgather_mem.config.graph.tags import missing_colon_hint
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.policy.policy import NameUse, Policy
 from forgather_mem.config.policy.remote_code import ArgumentCheck, addresses_in, is_below
-from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, did_you_mean
 
 
@@ -73,7 +71,6 @@ class Callee:
 OWN_VARIABLE = "pp_config"
 """A variable that every construction has: the text of the template, for loggers that record it."""
 
-_NOWHERE = SourceLocation("", 1)
 _OF_ARGUMENT = re.compile(r"\w+: \w+\((\w+)=")  # as the constructors of this library say it
 _MEANT = {"[Nn]one": "write null for None", ".+,": "write it without the ','", r"\$\{?([^{}]+)\}?": r"write {{ \1 }}"}
 _ASSIGNED = re.compile(r"(\w{1,100})\s*=\s*(\S.{0,200})")
@@ -140,8 +137,7 @@ class Resolver:
             raise error
         calls = [node for node in nodes if isinstance(node, CallNode)]
         doubtful = (node for node in calls if is_file(node) or not self.policy.verdict(node.constructor).allowed)
-        if uses := self.uses(doubtful):  # with locations and paths, which take longer
-            self.policy.check(uses)
+        self.policy.check(self.uses(doubtful))
         return calls
 
     def unbound(self, nodes: Iterable[Node]) -> Iterator[TemplateError]:
@@ -164,8 +160,7 @@ class Resolver:
         key = (node.constructor, self._folder(node), node.searchpath)
         found = self._callees.get(key)
         if found is None:
-            with self._placed(node) as use:
-                function = self.policy.load(use)
+            function = self.policy.load(self._use(node))
             late = is_file(node) or node.constructor.startswith("transformers")
             guarded = self.policy.guards(node.constructor)
             found = self._callees[key] = Callee(function, parameters_of(function), late, guarded)
@@ -178,7 +173,7 @@ class Resolver:
             nodes.setdefault((node.constructor, node.searchpath), node)
             if len(nodes) == MAX_NAMES:
                 break
-        return [self._use(node, self.graph.place(node.mark), self._paths.of(node) or "") for node in nodes.values()]
+        return [self._use(node) for node in nodes.values()]
 
     def check(
         self,
@@ -216,8 +211,7 @@ class Resolver:
         if found is None and node.constructor.startswith("transformers"):
             found = check.of_transformers(node.constructor, rest, named)
         if found is not None:
-            with self._placed(node) as use:
-                raise self.policy.refuse_argument(use, found)
+            raise self.policy.refuse_argument(self._use(node), found)
 
     def allows_address(self, address: str) -> bool:
         """Whether an address is one that a person opened, or gave as a value."""
@@ -260,19 +254,8 @@ class Resolver:
     def _paths(self) -> Paths:
         return Paths(self.graph)  # when an error wants one
 
-    def _use(self, node: CallNode, place: SourceLocation, path: str) -> NameUse:
-        return NameUse(node.constructor, place, path, self._folder(node), node.searchpath)
-
-    @contextmanager
-    def _placed(self, node: CallNode) -> Iterator[NameUse]:
-        """The name of a call, without location and path. Only an error needs these, and finding the location renders
-        the template once more."""
-        try:
-            yield self._use(node, _NOWHERE, "")
-        except TemplateError as error:
-            if error.template == _NOWHERE.template:  # else it concerns a template that the imported module loads
-                error.__dict__.update(self.error(node, error.message, hint=error.hint).__dict__)
-            raise
+    def _use(self, node: CallNode) -> NameUse:
+        return NameUse(node.constructor, partial(self.error, node), self._folder(node), node.searchpath)
 
     def _folder(self, node: CallNode) -> str | None:
         known = self.folder_of if is_file(node) else None

@@ -353,11 +353,10 @@ def _described(node: Node) -> str:
         return shortened_text(f"!{node.kind}:{node.constructor}{name}", SHOWN.value)
     if isinstance(node, VarNode):
         return shortened_text(f"!var {node.variable}", SHOWN.value)
-    name = shortened_text(name)
-    if isinstance(node, ListNode):
-        return f"!{node.form}{name}" if node.form else f"list of {len(node.items)}"
-    assert isinstance(node, DictNode)
-    return f"!{node.form}{name}" if node.form else f"mapping of {len(node.entries)}"
+    assert isinstance(node, ListNode | DictNode)
+    if node.form:
+        return f"!{node.form}{shortened_text(name)}"
+    return f"list of {len(node.items)}" if isinstance(node, ListNode) else f"mapping of {len(node.entries)}"
 
 
 def _text(value: Value) -> str:

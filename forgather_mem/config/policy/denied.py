@@ -6,13 +6,12 @@ import importlib
 import importlib.machinery
 import shlex
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRANTS, VALUE_FUNCTIONS
 from forgather_mem.config.policy.names import Name
-from forgather_mem.config.source.rendered import SourceLocation
 from forgather_mem.errors import TemplateError, nearest, ours
 
 MAX_CHARS = 650  # of the message and of the hint, each
@@ -52,10 +51,10 @@ class Refused(TemplateError):
     entries: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, refusals: Sequence[Refusal], place: SourceLocation, path: str, text: str | None = None) -> Refused:
-        """The error about some names, the first of which is at `place`; the caller raises it."""
+    def of(cls, refusals: Sequence[Refusal], located: Callable[..., TemplateError], text: str | None = None) -> Refused:
+        """The error about some names, in place of the one that `located` makes; the caller raises it."""
         error = cls(text or message(refusals))
-        error.__dict__.update(place.error(error.message, path=path, hint=hint(refusals)).__dict__)
+        error.__dict__.update(located(error.message, hint=hint(refusals)).__dict__)
         error.names = tuple(refusal.name for refusal in refusals)
         error.entries = tuple(dict.fromkeys(refusal.entry for refusal in refusals if refusal.entry))
         return error

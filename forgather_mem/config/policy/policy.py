@@ -22,7 +22,7 @@ from forgather_mem.config.policy.allowlist import ALIASES, BUILTINS, EXACT, GRAN
 from forgather_mem.config.policy.denied import Refusal, Refused
 from forgather_mem.config.policy.names import Name, is_within, parse_name
 from forgather_mem.config.policy.remote_code import Forbidden, is_below
-from forgather_mem.config.source.rendered import SourceLocation
+from forgather_mem.errors import TemplateError
 
 DEFAULT = "open by default"
 _GUARDED = frozenset(("forgather", "forgather_mem", "torch", "transformers"))
@@ -35,17 +35,22 @@ class NameUse:
 
     Attributes:
         name: As written in the template, without a trailing `@...`.
-        place: Its location.
-        path: Its path in the graph, e.g. `$.trainer_callbacks.gc`.
+        error: Makes the error about it, of a message and a `hint`: only then is it located, which may render the
+            template once more.
         directory: Folder of the template, for the relative path of a file; None for text from memory.
         submodule_searchpath: For a file: folders searched by its relative imports.
     """
 
     name: str
-    place: SourceLocation
-    path: str
+    error: Callable[..., TemplateError]
     directory: str | None = None
     submodule_searchpath: tuple[str, ...] = ()
+
+    @property
+    def at(self) -> str:
+        """Its location, as "file:line:column"."""
+        found = self.error("")
+        return f"{found.template}:{found.line}:{found.column}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,16 +143,16 @@ class Policy:
         for use in uses:
             found = self.verdict(use.name, use.directory)
             if isinstance(found, Refusal):
-                refusal = replace(found, at=str(use.place))
+                refusal = replace(found, at=use.at)
             elif use.submodule_searchpath and (folder := self._refused_folder(use)):
                 why = f"looks for modules in {folder}, which holds no allowed file"
-                refusal = Refusal(use.name, "files", why, folder, True, str(use.place))
+                refusal = Refusal(use.name, "files", why, folder, True, use.at)
             else:
                 continue
             first = first or use
             refused.setdefault((use.name, refusal.entry), refusal)
         if first:
-            raise Refused.of(list(refused.values()), first.place, first.path)
+            raise Refused.of(list(refused.values()), first.error)
 
     def load(self, use: NameUse) -> Callable[..., object]:
         """The callable that an allowed name refers to: imported, walked to, and checked for where it is defined.
@@ -162,7 +167,7 @@ class Policy:
         try:
             return self._find(use, opening)
         except imports.NoSuchName as error:
-            raise use.place.error(str(error), path=use.path, hint=error.hint) from error
+            raise use.error(str(error), hint=error.hint) from error
 
     def owns(self, path: str | os.PathLike[str]) -> bool:
         """Whether a person allowed a file, or a folder that it is in, links resolved; or everything."""
@@ -187,17 +192,17 @@ class Policy:
         assert isinstance(opening, Opening)
         entry = found.entry or ("" if found.is_address else str(opening.name))
         refusal = Refusal(use.name, entry if found.is_address else _package(use.name), "", entry)
-        return Refused.of([refusal], use.place, use.path, f"{found.message}; a template may not set it")
+        return Refused.of([refusal], use.error, f"{found.message}; a template may not set it")
 
     def _find(self, use: NameUse, opening: Opening) -> Callable[..., object]:
         name = opening.name
-        if name.kind == "file":
-            folders = [imports.find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
-            module = imports.import_file(imports.find_file(name.module, use.directory), folders)
-            found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
-            return self._in_place(use, found, replace(opening, namespace=module.__name__))
         try:
-            module = imports.import_module(name.module, anywhere=opening.why != DEFAULT)
+            if name.kind == "file":
+                folders = [imports.find_package_folder(folder, use.directory) for folder in use.submodule_searchpath]
+                module = imports.import_file(imports.find_file(name.module, use.directory), folders)
+                opening = replace(opening, namespace=module.__name__)
+            else:
+                module = imports.import_module(name.module, anywhere=opening.why != DEFAULT)
             found = imports.walk_qualname(module, name, strict=not self.is_unsafe)
         except (imports.NoSuchName, ImportError):  # Forgather is not installed, incomplete, or has moved the class
             if opening.alias is None:
@@ -211,7 +216,7 @@ class Policy:
             return found
         entry = str(name) if name.kind == "module" else ""
         refusal = Refusal(use.name, _package(use.name), why, entry)
-        raise Refused.of([refusal], use.place, use.path, f"{use.name!r} {why}; it was not called")
+        raise Refused.of([refusal], use.error, f"{use.name!r} {why}; it was not called")
 
     def _decide(self, text: str, directory: str | None) -> Opening | Refusal:
         try:

@@ -68,11 +68,13 @@ def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
     """
     searcher = Searcher(request.folders, request.budgets)
     marks = TaintTokens(request.secret)
-    renderer = Renderer(searcher, request.budgets, request.global_vars, marks=marks, read=cpu.read)
+    renderer = Renderer(
+        searcher, request.budgets, request.global_vars, marks=marks, moment=request.moment, read=cpu.read
+    )
     if request.text is None:
-        rendered = renderer.render(request.name, request.variables, request.moment)
+        rendered = renderer.render(request.name, request.variables)
     else:
-        rendered = renderer.render_string(request.text, request.variables, request.moment)
+        rendered = renderer.render_string(request.text, request.variables)
     assert isinstance(rendered.locate, Tracer)
     if request.what == "trace":
         return {"text": rendered.text, "map": rendered.locate.map and _plain(rendered.locate.map)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import os
 import re
 import threading
 import traceback
@@ -42,6 +41,7 @@ class Renderer:
             can then be YAML and tags. Only for values from people who may run code.
         is_own: Whether a file may be rendered here.
         marks: The strings from outside.
+        moment: What time it is; without it, each render sees its own.
         read: Told how many characters each template has.
     """
 
@@ -53,6 +53,7 @@ class Renderer:
         paste_values: bool = False,
         is_own: Callable[[Path], bool] = lambda file: True,
         marks: TaintTokens | None = None,
+        moment: datetime.datetime | None = None,
         read: Callable[[int], None] = lambda num_chars: None,
     ) -> None:
         self._budgets = budgets or DEFAULT_LIMITS
@@ -60,45 +61,38 @@ class Renderer:
         self._marks = marks or TaintTokens()
         self._global_vars = global_vars or {}
         self._compiler = Compiler(self._marks, paste_values=paste_values)
+        self._moment = moment
         self._read = read
         self._lock = threading.RLock()
 
-    def render(
-        self,
-        name: str | os.PathLike[str],
-        variables: Mapping[str, object] | None = None,
-        moment: datetime.datetime | None = None,
-    ) -> Rendered:
+    def render(self, name: str, variables: Mapping[str, object] | None = None) -> Rendered:
         """Render a template by its name.
 
         Args:
             name: Of the template.
             variables: Its variables.
-            moment: What time it is.
 
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        source = self._sources.load(os.fspath(name))
+        source = self._sources.load(name)
         if source is None:
-            raise self._sources.searcher.not_found(os.fspath(name))
-        return self._render(source, variables or {}, moment)
+            raise self._sources.searcher.not_found(name)
+        return self._render(source, variables or {})
 
-    def render_string(
-        self, text: str, variables: Mapping[str, object] | None = None, moment: datetime.datetime | None = None
-    ) -> Rendered:
+    def render_string(self, text: str, variables: Mapping[str, object] | None = None) -> Rendered:
         """Render a template given as text.
 
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        return self._render(self._sources.from_text(text), variables or {}, moment)
+        return self._render(self._sources.from_text(text), variables or {})
 
-    def _render(self, source: Source, variables: Mapping[str, object], moment: datetime.datetime | None) -> Rendered:
+    def _render(self, source: Source, variables: Mapping[str, object]) -> Rendered:
         with self._lock:
             self._marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, moment or datetime.datetime.now(datetime.UTC), self._read)
+            job = Job(self._sources, self._budgets, self._moment or datetime.datetime.now(datetime.UTC), self._read)
             try:
                 text, values = self._run(self._compiler, job, source, wrapped)
                 unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()

@@ -116,14 +116,12 @@ def source_map(
     starts: list[int] = []
     pieces: list[tuple[int, int, int]] = []
     parts = ORIGIN.split(marked_text)
-    plain = [parts[0]]
+    if "".join(parts[::4]) != text:
+        return None
     length = len(parts[0])
     for number, line, block, piece in zip(parts[1::4], parts[2::4], parts[3::4], parts[4::4], strict=True):
         if piece:
             starts.append(length)
             pieces.append((int(number), int(line), int(block)))
-            plain.append(piece)
             length += len(piece)
-    if "".join(plain) != text:
-        return None
     return SourceMap(text, starts, pieces, origins)

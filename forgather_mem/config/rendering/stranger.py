@@ -91,15 +91,6 @@ def _trace(request: Request, text: str) -> SourceMap | None:
 
 
 def _answer(request: Request) -> _Answer:
-    said = _ask(request)
-    if "refused" in said:
-        raise _not_started(request, said["refused"])
-    if "error" in said:
-        raise rebuilt(said["error"])
-    return said
-
-
-def _ask(request: Request) -> _Answer:
     """The answer of a new process."""
     import subprocess  # the process that renders imports this module, and needs none
 
@@ -128,9 +119,14 @@ def _ask(request: Request) -> _Answer:
         if len(said) == most:
             process.kill()
     try:
-        return dict(json.loads(said.decode("utf-8", "surrogatepass")))
+        answer: _Answer = dict(json.loads(said.decode("utf-8", "surrogatepass")))
     except (ValueError, RecursionError):
         raise _ended(request, process.returncode) from None
+    if "refused" in answer:
+        raise _not_started(request, answer["refused"])
+    if "error" in answer:
+        raise rebuilt(answer["error"])
+    return answer
 
 
 def _folders() -> list[str]:

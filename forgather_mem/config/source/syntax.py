@@ -197,28 +197,25 @@ class Scanner:
         """Index of the first `#` of a line's comment, or None."""
         self._number, line = number, self._lines[number]
         if self._inside:
-            found = self._scan(line, 0)
-            if self._inside == ["text"]:
-                self._inside.clear()
-            return found
+            return self._within(line, 0)
         statement = STATEMENT.fullmatch(line)
         if self._in_literal(line, statement) and not statement:
-            return self._within("text", line, 0)
+            return self._within(line, 0, "text")
         stripped = line.lstrip()
         if stripped.startswith("##"):
             return len(line) - len(stripped)
         if statement:
-            return self._within("~", line, statement.start(2))
+            return self._within(line, statement.start(2), "~")
         found = self._scan(line, 0)
         if not self._inside:
             self._open_literal(line if found is None else line[:found])
         return found
 
-    def _within(self, mode: str, line: str, at: int) -> int | None:
-        """Scan a line that lies entirely inside something that ends with it."""
-        self._inside.append(mode)
+    def _within(self, line: str, at: int, *opened: str) -> int | None:
+        """Scan a line that lies inside something: a statement ends with it, and so does a text of a literal."""
+        self._inside += opened
         found = self._scan(line, at)
-        if mode == "~" or self._inside == [mode]:
+        if "~" in opened or self._inside == ["text"]:
             self._inside.clear()
         return found
 

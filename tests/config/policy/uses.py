@@ -1,5 +1,7 @@
 """Uses of names, and what a refusal of them says."""
 
+from functools import partial
+
 import pytest
 
 from forgather_mem.config.policy.policy import NameUse
@@ -9,7 +11,7 @@ from forgather_mem.errors import TemplateError
 
 def use(name, *, line=3, directory=None, searchpath=()):
     place = SourceLocation("train.yaml", line, 8, f"cb: !singleton:{name}", None)
-    return NameUse(name, place, "$.cb", directory, tuple(searchpath))
+    return NameUse(name, partial(place.error, path="$.cb"), directory, tuple(searchpath))
 
 
 def refusal(policy, *names, **where):

@@ -92,13 +92,11 @@ def test_what_takes_too_much_ends_there_and_costs_nothing_here(text, message):
 
 @pytest.mark.slow
 def test_nothing_is_left_behind():
-    built()
-    with pytest.raises(TemplateError):
-        built("{{ nope }}")
-    before = (sorted(os.listdir("/proc/self/fd")), threading.active_count())
-    built()
-    with pytest.raises(TemplateError):
-        built("{{ nope }}")
+    for _ in range(2):  # the first time something is imported
+        before = (sorted(os.listdir("/proc/self/fd")), threading.active_count())
+        built()
+        with pytest.raises(TemplateError):
+            built("{{ nope }}")
     assert (sorted(os.listdir("/proc/self/fd")), threading.active_count()) == before
     with pytest.raises(ChildProcessError):
         os.waitpid(-1, os.WNOHANG)
