@@ -37,8 +37,10 @@ def report(folder: Path, as_json: bool, markdown: bool, html: Path | None, serve
     from forgather_mem.reporting.run_dir import report_at
     from forgather_mem.telemetry.report_schema import to_dict
 
-    if (serve and html is not None) or (port and not serve):
-        raise UsageError("--port is for --serve, and --html is not")
+    if serve and html is not None:
+        raise UsageError("--serve shows the page and --html writes it to a file; give one of them")
+    if port and not serve:
+        raise UsageError("--port is of --serve; give both")
     if serve:
         _serve(folder, port)
         return

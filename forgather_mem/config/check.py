@@ -139,8 +139,9 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
     if target not in config.targets:
         lists = [name for name in config.targets if _may_be_callbacks(name, items_of(graph.target(name)) or ())]
         for name in lists[:1] if target not in config.lost() else ():
-            message = f"there is no target {target!r}, which load_callbacks() builds"
-            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r}), and check with --target"
+            message = f"there is no target {target!r}" + ", which load_callbacks() builds" * (target == CALLBACKS)
+            hint = f"rename {name!r}, or write load_callbacks(..., target={name!r}), and check with --target {name}"
+            hint = hint if target == CALLBACKS else f"did you mean --target {name}?"
             kind: Kind = "template" if nearest(name, [target], 0.8) else "untargeted"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:
@@ -158,7 +159,7 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             only = next(iter(item.entries), None) if isinstance(item, DictNode) else item
             near = similar_name(only) if isinstance(only, str) else None
             hint = f"write !singleton:{near or 'module:name'}; an argument of the callback above is indented"
-            hint += ", and null removes one" * isinstance(value, DictNode)
+            hint += ", and null removes one" * isinstance(value, DictNode) + ", without quotes" * (item == "null")
             yield _no_callback(target, in_a_line(item), place, hint)
 
 

@@ -66,7 +66,7 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         (["--template"], "run: --template needs a value"),
         (["--set", "lr", "a.py"], "run: --set 'lr' must be KEY=VALUE"),
         (["--fail-on", "leaks", "a.py"], "run: --fail-on takes no 'leaks': --fail-on leak\n  did you mean 'leak'?"),
-        (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=40GiB"),
+        (["--max-peak", "8GiB", "a.py"], "run: --max-peak '8GiB': write host=8GiB or gpu0=8GiB"),
         (["--report", "out.txt", "a.py"], "run: --report 'out.txt': give a file that ends in .json"),
     ],
 )
