@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
-from forgather_mem.diagnose.oom.explanation import MAY_COME_FURTHER, OWN, as_written
+from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
@@ -214,7 +214,9 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         had, into = _measured(report, killed), report.run.settings.get("save.into", "")
         words = [f"{here}."] * is_between + [killed.why_now or ""]
         words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
-        grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_COME_FURTHER}."
+        grown = (
+            f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."
+        )
         words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
         return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
     beside = report.host.limit_bytes - planned.room_bytes
@@ -236,7 +238,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         largest = f"{part} {format_bytes(planned.parts[part])}"
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
         why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
-        close = f"{OWN[:1].upper()}{OWN[1:]}: {MAY_COME_FURTHER}." * (-WHEN.own_bytes <= rest < 0)
+        close = f"{OWN[:1].upper()}{OWN[1:]}: {MAY_END_ELSEWHERE}." * (-WHEN.own_bytes <= rest < 0)
         words = [killed.why_now or "", why, close]
     else:
         of_all = f"The training's own tensors take {needed} there (planned)"

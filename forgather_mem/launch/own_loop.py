@@ -45,7 +45,7 @@ class OwnLoop:
             plan: The plan.
             rows: Of the batch that failed; None if nobody has told.
         """
-        self.rows = rows or plan.rows or 0
+        self.rows = rows or plan.evaluation.rows or plan.rows or 0
         self.accumulation, self.keeps_graphs = plan.passes, plan.accumulation >= 2 * plan.passes
 
     @property
@@ -81,11 +81,17 @@ class OwnLoop:
         return edits
 
     def _evaluate(self, rows: int) -> None:
-        """Of loaders with batches as large as that which failed, that go on nowhere yet."""
+        """Of loaders with batches as large as that which failed, that go on nowhere yet.
+
+        Raises:
+            PlanError: if there is none.
+        """
         busy = {id(one._dataset) for one in self._loaders if isinstance(one, _BaseDataLoaderIter)}
-        for one in self._loaders:
-            if getattr(one, _ROWS, None) == self.rows and id(one.dataset) not in busy:
-                one.batch_sampler.batch_size = rows
+        such = [one for one in self._loaders if getattr(one, _ROWS, None) == self.rows and id(one.dataset) not in busy]
+        if not such:
+            raise PlanError("no data loader makes the batches of the evaluation")
+        for one in such:
+            one.batch_sampler.batch_size = rows
 
 
 def _keep_gradients() -> None:

@@ -194,7 +194,8 @@ def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
     assert (generating["generation"], "a step's own" in generating) == (350 * MIB, False)
     assert sum(killed.in_use.values()) == 600 * MIB
     assert (
-        killed.why_now == "It grows by 10.0 MiB a step, and watching takes up to 20.0 MiB: alone it may come further."
+        killed.why_now
+        == "It grows by 10.0 MiB a step, and watching takes up to 20.0 MiB: alone it may end in another step."
     )
     report.run.settings["save.into"] = "BytesIO"
     saving = replace(KILLED, phase="save", used_bytes=100 * MIB)

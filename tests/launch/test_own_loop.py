@@ -11,7 +11,7 @@ from forgather_mem.errors import PlanError
 from forgather_mem.launch import own_loop
 from forgather_mem.launch.own_loop import OwnLoop, without_graphs
 from forgather_mem.planning.isolation.child import in_a_child
-from forgather_mem.planning.result import Plan
+from forgather_mem.planning.result import Plan, PlannedShape
 
 pytestmark = pytest.mark.plans  # forks compute gradients
 ROWS = 24
@@ -47,6 +47,17 @@ def test_what_a_step_consists_of_is_learnt_from_the_plan(
     assert loop.settings.number("gradient_accumulation_steps") == accumulation
     assert not loop.settings.is_trainers
     assert loop_of(*counts, rows=7).settings.number("per_device_train_batch_size") == 7
+
+
+def test_the_batches_of_an_evaluation_are_its_loaders() -> None:
+    training, validation = (DataLoader([1] * 64, batch_size=rows) for rows in (ROWS, 32))
+    loop = OwnLoop()
+    loop.learn(replace(PLAN, evaluation=PlannedShape(32)), None)
+    for one in loop.edits_of({"per_device_eval_batch_size": 4}):
+        one()
+    assert (len(list(training)), len(list(validation))) == (3, 16)
+    with pytest.raises(PlanError, match="no data loader makes"):
+        loop_of(rows=5).edits_of({"per_device_eval_batch_size": 4})[0]()
 
 
 def test_what_nobody_can_change_for_the_user_is_not_planned() -> None:

@@ -29,7 +29,7 @@ _OF_KIND = {
     PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
-MAY_COME_FURTHER = "alone it may come further"
+MAY_END_ELSEWHERE = "alone it may end in another step"
 OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}"
 _KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
@@ -253,7 +253,7 @@ def _of_watching(failure: Failure) -> str | None:
     missing, most = (wanted // 2, f"At most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
     if not 0 < missing <= WHEN.own_bytes:
         return None
-    return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_COME_FURTHER}."
+    return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_END_ELSEWHERE}."
 
 
 def _of_census(failure: Failure) -> str | None:

@@ -200,7 +200,7 @@ def test_free_memory_is_not_told_when_it_came_free_with_the_error() -> None:
 
 def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
     limit = {"limit": "data (RLIMIT_DATA)", "found": replace(FOUND, requested_bytes=20 * MIB)}
-    told_so = "5.0 MiB were missing, and watching takes up to 20.0 MiB: alone it may come further."
+    told_so = "5.0 MiB were missing, and watching takes up to 20.0 MiB: alone it may end in another step."
     assert told(**limit, free_bytes=15 * MIB)["why_now"] == told_so
     assert told(**{**limit, "found": replace(FOUND, requested_bytes=36 * MIB)}, free_bytes=15 * MIB)["why_now"] is None
     assert told(**limit, free_bytes=25 * MIB)["why_now"] is None, "nothing says that it was freed"
