@@ -129,6 +129,8 @@ def size_bytes(word: str) -> int:
         size = parse_bytes(word)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
+    if size < MIB and (not size or word.strip()[-1].isalpha()):
+        raise argparse.ArgumentTypeError(f"{word!r}: give 1MiB or more")
     if size < MIB:
         raise argparse.ArgumentTypeError(f"{word!r}: is that GiB? Write a unit, for example {word.strip()}GiB")
     return size

@@ -16,6 +16,7 @@ from forgather_mem.cli.command import FAILURE, Arguments
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of
 from forgather_mem.errors import UsageError
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.run_session import BASELINE
 
 
 def read(words: Sequence[str], writer: int) -> int:
@@ -26,7 +27,7 @@ def read(words: Sequence[str], writer: int) -> int:
         _check_baseline(arguments)
         code = 0 if run_session.is_off() else _check_template(arguments)
         with open(writer, "wb") as pipe:
-            pipe.write(marshal.dumps(asked | {"plan": arguments.plan or arguments.baseline is not None}))
+            pipe.write(marshal.dumps(asked | {"plan": arguments.plan or (arguments.baseline is not None and BASELINE)}))
         return code
 
     code = dispatch(["run", *words], check_run)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,10 +121,13 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
-    with suppress(ValueError):
+    wrong = ' takes one size with its unit, such as "200 MiB"'
+    try:
         if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
             return parse_bytes(marker.args[0])
-    pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"', pytrace=False)
+    except ValueError as error:
+        wrong = f": {error}"
+    pytest.fail(f"@pytest.mark.{name}{wrong}", pytrace=False)
 
 
 def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list[str]:
