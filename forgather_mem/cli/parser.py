@@ -129,10 +129,9 @@ def size_bytes(word: str) -> int:
         size = parse_bytes(word)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-    if size < MIB and (not size or word.strip()[-1].isalpha()):
-        raise argparse.ArgumentTypeError(f"{word!r}: give 1MiB or more")
     if size < MIB:
-        raise argparse.ArgumentTypeError(f"{word!r}: is that GiB? Write a unit, for example {word.strip()}GiB")
+        lost = f"is that GiB? Write a unit, for example {word.strip()}GiB"
+        raise argparse.ArgumentTypeError(f"{word!r}: {lost if size and is_number_text(word) else 'give 1MiB or more'}")
     return size
 
 

@@ -16,7 +16,6 @@ from forgather_mem.cli.command import FAILURE, Arguments
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of
 from forgather_mem.errors import UsageError
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.run_session import BASELINE
 
 
 def read(words: Sequence[str], writer: int) -> int:
@@ -26,8 +25,9 @@ def read(words: Sequence[str], writer: int) -> int:
         arguments = Arguments(asked)
         _check_baseline(arguments)
         code = 0 if run_session.is_off() else _check_template(arguments)
+        plan = arguments.plan or (arguments.baseline is not None and run_session.BASELINE)
         with open(writer, "wb") as pipe:
-            pipe.write(marshal.dumps(asked | {"plan": arguments.plan or (arguments.baseline is not None and BASELINE)}))
+            pipe.write(marshal.dumps(asked | {"plan": plan}))
         return code
 
     code = dispatch(["run", *words], check_run)

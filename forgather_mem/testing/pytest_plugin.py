@@ -121,13 +121,12 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
-    wrong = ' takes one size with its unit, such as "200 MiB"'
-    try:
-        if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
+    if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
+        try:
             return parse_bytes(marker.args[0])
-    except ValueError as error:
-        wrong = f": {error}"
-    pytest.fail(f"@pytest.mark.{name}{wrong}", pytrace=False)
+        except ValueError as error:
+            pytest.fail(f"@pytest.mark.{name}: {error}", pytrace=False)
+    pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"', pytrace=False)
 
 
 def _over(name: str, what: str, num_bytes: int, limit_bytes: int | None) -> list[str]:
