@@ -130,7 +130,8 @@ def size_bytes(word: str) -> int:
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
     if size < MIB:
-        raise argparse.ArgumentTypeError(f"{word!r}: is that GiB? Write a unit, for example {word.strip()}GiB")
+        lost = f"is that GiB? Write a unit, for example {word.strip()}GiB"
+        raise argparse.ArgumentTypeError(f"{word!r}: {lost if size and is_number_text(word) else 'give 1MiB or more'}")
     return size
 
 

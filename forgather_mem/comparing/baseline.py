@@ -133,9 +133,11 @@ class Baseline(ReportPart):
         if len(self.trainings) != len(now.trainings):
             yield f"trainings: {len(self.trainings)} in the baseline, {len(now.trainings)} in this run"
         for before, after in zip(self.trainings, now.trainings, strict=False):
+            old, new = (one.settings.get("model.class") for one in (before, after))
+            other = f": it is of {old}, not of {new}" if old and new and old != new else ""
             for name in [*before.counted, *before.resident]:
                 if name not in after.counted and name not in after.resident:
-                    yield f"the baseline has {name!r}, which this run has not measured"
+                    yield f"the baseline has {name!r}, which this run has not measured{other}"
 
 
 def _over(before: Mapping[str, int], after: Mapping[str, int], frac: float) -> Iterator[str]:

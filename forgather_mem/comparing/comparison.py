@@ -44,7 +44,7 @@ class Comparison:
         differences: Of the measured peak and parts.
         grown: The explanations that are sure; empty where nothing is.
         settings, versions: All that differ.
-        new_leaks, gone_leaks: Leaks that only one side has.
+        new_leaks, gone_leaks: Leaks that only one side has, where both were judged.
     """
 
     before: Side
@@ -104,16 +104,16 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     """
     for plan, run in ((before, after), (after, before)):
         if plan.is_plan and run.planned is None:
-            raise ForgatherMemError(
-                f"{plan.name} is a plan, and {run.name} has none\n  `forgather-mem run --plan` makes one"
-            )
+            name = f"{run.name} ({run.first.run.script})" if run.first.run.script else run.name
+            why = f"of {plan.name} the plan is compared, and {name} has none"
+            raise ForgatherMemError(f"{why}\n  `forgather-mem run --plan` makes one of a Trainer's training")
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
     settings = changed(*settings_of_sides(before, after))
     grown = sorted(_measured(before, after, found, settings), key=_order)
     if planned:
         grown = _with_plan(planned, grown, settings)
-    old, new, is_same = before.leak, after.leak, _have_one_leak(before, after)
+    old, new, is_same = before.leak, after.leak, _are_alike(before, after)
     return Comparison(
         before=before,
         after=after,
@@ -163,7 +163,7 @@ def _measured(before: Side, after: Side, found: Sequence[Difference], settings: 
     # A leak is in what is held, of which an estimate tells nothing beside it that is little
     held, leaked, leak = sizes.pop(HELD, 0.0), _leaked(after) - _leaked(before), after.leak or before.leak
     is_all = 0.8 <= held / (leaked or math.inf) <= 1.25  # nearly
-    if leaked and (is_all or not _have_one_leak(before, after)):
+    if leaked and before.is_judged and after.is_judged and (is_all or not _are_alike(before, after)):
         sizes[LEAK] = leaked
         held = 0.0 if is_all or abs(held) <= abs(leaked) else held - leaked
     if held:
@@ -201,11 +201,11 @@ def _leaked(side: Side) -> float:
     return 0.0 if leak is None else leak.bytes_per_step * max(0, 1 + side.steps - leak.since_step)
 
 
-def _have_one_leak(before: Side, after: Side) -> bool:
-    """Whether both sides have a leak, and it is the same one."""
+def _are_alike(before: Side, after: Side) -> bool:
+    """Whether both sides have a leak, and it is the same one; or one has no verdict, which is not "no leak"."""
     leaks = [leak for leak in (before.leak, after.leak) if leak is not None]
     keys = {next((one.signature or one.held_by for one in leak.suspects), leak.where) for leak in leaks}
-    return len(leaks) == 2 and len(keys) == 1
+    return not (before.is_judged and after.is_judged) or (len(leaks) == 2 and len(keys) == 1)
 
 
 def planned_differences(before: Side, after: Side) -> list[Difference]:

@@ -70,6 +70,11 @@ class Side:
         return next((report.leak for report in self.reports if report.leak.verdict == "leak"), None)
 
     @property
+    def is_judged(self) -> bool:
+        """Whether it is known of each of these runs, or of one that leaks, if there is a leak."""
+        return self.leak is not None or all(one.leak.verdict in ("no leak", "copied pages") for one in self.reports)
+
+    @property
     def is_counted(self) -> bool:
         """Whether activations were counted, and not only read as a rise of resident memory."""
         return all(report.host.activations_bytes for report in self.reports)

@@ -74,7 +74,11 @@ def sentences(comparison: Comparison) -> list[str]:
     told += [f"scripts: {' and '.join(scripts)}"] * (len(scripts) > 1 and all(scripts))
     if before.steps != after.steps and comparison.differences:
         told.append(f"steps: {before.steps:,} and {after.steps:,}; what grows over steps differs for that alone")
-    for side in (before, after):
+    for side, other in ((before, after), (after, before)):
+        if side.leak is not None and not other.is_judged:
+            why = next((f": {one.leak.why}" for one in other.reports if one.leak.why), "")
+            told.append(f"{side.name}: a leak, {_leak(side.leak)}; {other.name}: no verdict on leaks{why}")
+        told += [f"{side.name}: {hint}" for hint in side.first.hints if side.is_plan]
         if all(name.startswith("batch.") for name in side.first.run.settings):
             told.append(f"{side.name}: no settings{' but its batch' * bool(side.first.run.settings)}")
     return told

@@ -25,8 +25,9 @@ def read(words: Sequence[str], writer: int) -> int:
         arguments = Arguments(asked)
         _check_baseline(arguments)
         code = 0 if run_session.is_off() else _check_template(arguments)
+        plan = arguments.plan or (arguments.baseline is not None and run_session.BASELINE)
         with open(writer, "wb") as pipe:
-            pipe.write(marshal.dumps(asked | {"plan": arguments.plan or arguments.baseline is not None}))
+            pipe.write(marshal.dumps(asked | {"plan": plan}))
         return code
 
     code = dispatch(["run", *words], check_run)

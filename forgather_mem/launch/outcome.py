@@ -321,5 +321,5 @@ def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -
     grown += [allowed] * bool(grown)
     missing = [f"--baseline: {sentence}" for sentence in before.missing(now)]
     if not grown and not missing:
-        say(f"forgather-mem: no more memory than in the baseline {path_from_here(path)}")
+        say(f"forgather-mem: no growth above what is allowed since the baseline {path_from_here(path)}")
     return grown, missing

@@ -145,14 +145,15 @@ def report_of_plan(path: str | Path) -> RunReport | None:
         answer = json.loads(read_regular(path, MAX_REPORT_BYTES, follow=True))
         if "refused" in answer:
             raise ForgatherMemError(f"{str(path)!r} is of no plan: {answer['refused']}")
-        plan = answer["plans"][0] if "plans" in answer else answer
+        plan, *others = answer.get("plans", [answer])
         planned = planned_of(plan)
     except ours(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
     of = Training(script=checked(str, answer.get("script")) or "", settings={**settings, **batch}, end="finished")
-    return None if planned is None else RunReport(run=of, planned=planned)
+    hint = f"only the first of its {len(others) + 1} plans is read; --set with one value plans another alone"
+    return None if planned is None else RunReport(run=of, planned=planned, hints=(hint,) * bool(others))
 
 
 def _as_begun(summary: RunSummary) -> RunSummary:

@@ -26,7 +26,7 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: floa
             "No optimizer of torch was seen: each backward pass counts as a step. If a step has several, add "
             "`watching = forgather_mem.watch()` before the loop and `watching.step()` at the end of each step."
         )
-    if run_session.PLAN_FIRST in os.environ:
+    if os.environ.get(run_session.PLAN_FIRST, run_session.BASELINE) != run_session.BASELINE:
         yield "--plan is for a Trainer's training. Of this loop: forgather-mem plan, with the script and its arguments."
     if tick_s:
         yield f"No step of torch was seen: each {tick_s:g} s of this process counts as a step."

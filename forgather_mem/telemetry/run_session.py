@@ -21,6 +21,7 @@ SWITCH = "FORGATHER_MEM"
 PLAN = "FORGATHER_MEM_PLAN"  # the folder of a `forgather-mem plan`: what is asked, and then the answer
 REQUEST, ANSWER, DOING = "request.json", "answer.json", "doing.txt"  # in it
 PLAN_FIRST = "FORGATHER_MEM_PLAN_FIRST"  # set: plan each Trainer before it trains
+BASELINE = "baseline"  # its value where no plan was asked for
 # The options of `run` that its trainings need, and their variables; those of several words have a line for each
 OPTIONS = {"template": TEMPLATE, "settings": SETTINGS, "allow": ALLOW, "plan": PLAN_FIRST}
 NOTES, WAITING_RING = "trainings", "ring.rank0"

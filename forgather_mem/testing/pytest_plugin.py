@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -121,9 +121,11 @@ def _limit(item: pytest.Item, name: str) -> int | None:
     marker = item.get_closest_marker(name)
     if marker is None:
         return None
-    with suppress(ValueError):
-        if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
+    if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
+        try:
             return parse_bytes(marker.args[0])
+        except ValueError as error:
+            pytest.fail(f"@pytest.mark.{name}: {error}", pytrace=False)
     pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"', pytrace=False)
 
 

@@ -170,8 +170,11 @@ def test_plans_are_compared_with_each_other_and_with_runs(folder: Path) -> None:
         done = compare(folder, *sides, "--fail-on", "growth:2%")
         assert (done.returncode, done.stdout, compare(folder, *sides).returncode) == (4, "", 1)
         assert done.stderr == (
-            "forgather-mem: a.json is a plan, and new has none\n  `forgather-mem run --plan` makes one\n"
+            "forgather-mem: of a.json the plan is compared, and new has none\n"
+            "  `forgather-mem run --plan` makes one of a Trainer's training\n"
         )
+    (folder / "two.json").write_text(json.dumps({"plans": [plan(sizes), plan(larger)], "settings": OLD}))
+    assert "two.json: only the first of its 2 plans is read; " in compare(folder, "a.json", "two.json").stdout
     (folder / "c.json").write_text(json.dumps({"plans": [{"phases": [{"phase": 3}]}]}))
     assert "is no report: " in compare(folder, "a.json", "c.json").stderr
 

@@ -12,6 +12,7 @@ from tests.cli.commands import in_a_process
         (["--set", "rows=8", "train.py"], "plan: --set 'rows=8'"),
         (["--card", "24GB", "train.py"], "unknown unit 'GB'; write 24GiB"),
         (["--card", "24", "train.py"], "plan: --card '24': is that GiB? Write a unit, for example 24GiB"),
+        (["--card", "0GiB", "train.py"], "plan: --card '0GiB': give 1MiB or more"),
         (["no_such.py"], "plan: there is no file 'no_such.py'"),
         (["--card"], "plan: --card needs a value: --card SIZE"),
         (["--crad", "24GiB", "train.py"], "did you mean '--card'?"),

@@ -56,6 +56,9 @@ def test_what_can_not_be_compared_is_told() -> None:
         "the baseline has 'planned peak', which this run has not measured",
     ]
     assert list(before.missing(before)) == []
+    other = Baseline.of([run(settings={"model.class": "B"})])
+    (told,) = Baseline.of([planned(100, settings={"model.class": "A"})]).missing(other)
+    assert told.endswith("which this run has not measured: it is of A, not of B")
     assert "of training 2: 200.0 MiB" in next(before.grown(Baseline.of([planned(100), planned(300)])))
 
 

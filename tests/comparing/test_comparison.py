@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from forgather_mem.comparing.comparison import Comparison, comparison_of, to_json
-from forgather_mem.comparing.text import comparison_text
-from forgather_mem.telemetry.report import RunReport
+from forgather_mem.comparing.text import comparison_text, sentences
+from forgather_mem.telemetry.report import LeakReport, RunReport
 from tests.comparing.runs import MIB, compared, leaking, on_device, run, side
 
 MODEL = {"parameters": 14.0, "optimizer": 28.0}
@@ -77,6 +77,15 @@ def test_a_leak_is_new_gone_or_the_same() -> None:
     assert (told(run(), leaks), told(leaks, run()), told(leaks, leaks), told(leaks, others)) == (
         (1, 0), (0, 1), (0, 0), (1, 1),
     )  # fmt: skip
+
+
+def test_without_a_verdict_of_one_side_no_leak_is_new_or_gone_and_it_has_no_size() -> None:
+    short = run(held=100, steps=30, leak=LeakReport(judged=True, why="host memory grew 2.0 MiB a step"))
+    leaks = run(680, held=280, leak=leaking())
+    for sides in ((short, leaks), (leaks, short)):
+        found = compared(*sides)
+        assert (found.new_leaks, found.gone_leaks, [one.part for one in found.grown]) == ([], [], ["held"])
+        assert "no verdict on leaks: host memory grew 2.0 MiB a step" in " ".join(sentences(found))
 
 
 def test_growth_is_that_of_the_peak_or_of_the_parts_each_of_its_own() -> None:

@@ -21,7 +21,7 @@ def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path, monke
     assert against_baseline(file, [run()], update=True) == ([], [])
     assert said == [f"forgather-mem: the baseline is in {file}"]
     assert against_baseline(file, [run()], update=False) == ([], [])
-    assert said[1:] == [f"forgather-mem: no more memory than in the baseline {file}"]
+    assert said[1:] == [f"forgather-mem: no growth above what is allowed since the baseline {file}"]
     assert against_baseline(file, [run(optimizer=30)], update=False)[0] == [
         "optimizer: 24.0 MiB in the baseline, 30.0 MiB now, 25.0 % more",
         f"this is more than allowed_growth in {file}; --update-baseline accepts it",

@@ -25,6 +25,8 @@ def test_a_peak_between_two_steps_of_any_place_has_one() -> None:
 def test_a_loop_is_told_how_it_is_planned_if_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_session.PLAN_FIRST, "1")
     assert ["forgather-mem plan" in hint for hint in hints_of([])] == [True]
+    monkeypatch.setenv(run_session.PLAN_FIRST, run_session.BASELINE)
+    assert list(hints_of([])) == []
 
 
 def test_it_is_in_the_short_text_too() -> None:
