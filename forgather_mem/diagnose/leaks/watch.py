@@ -166,7 +166,7 @@ class LeakWatch:
         if full is not None and is_soon(growing, step, full):
             text += f", full near step {full:,} at its last pace"
         _print(run, text + (f": {_held(self._suspects[0], unit)}." if self._suspects else "."))
-        self._live.printed(growing, self._series, step, rate, label)
+        self._live.printed(growing, self._series, step, f"{label} {format_bytes(rate)} a step")
         told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
         run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
 

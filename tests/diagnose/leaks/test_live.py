@@ -67,7 +67,7 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
     for step in range(0, 300, 4):
         series["native"].add(step, float(MIB) * step)
     assert live.is_due(GROWS, step=300, full_step=None, leak=named)
-    live.printed(GROWS, series, 300, MIB, "host memory grows")
+    live.printed(GROWS, series, 300, "host memory grows 1.0 MiB a step")
     assert live.ended(series) is None
     series["native"].add(304, 0.0)
     assert live.ended(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
