@@ -127,8 +127,8 @@ def attach(trainer: Any, template: str | os.PathLike[str] = WATCH, **options: An
     """
     if not callable(getattr(trainer, "add_callback", None)):
         raise TypeError(
-            f"attach({type(trainer).__name__}): this object has no method add_callback, so it is not a trainer; "
-            "a loop of your own goes in: with forgather_mem.watch(): ..."
+            f"attach({type(trainer).__name__}): this object has no method add_callback, so it is no Trainer; "
+            "Lightning's Trainer takes LightningCallbacks([...]), and any loop goes in: with forgather_mem.watch(): ..."
         )
     if run_session.is_off():
         return Attached(trainer, (), options, run_session.why_off())
@@ -311,7 +311,7 @@ class Attached:
         """
         report = _report_of(self.callbacks, self._why_not) or _report_of((), self._why_no_run())
         if report is None:
-            raise RuntimeError("there is no report yet: call trainer.train() first")
+            raise RuntimeError("there is no report yet: no training has begun since attach; call trainer.train()")
         return report
 
     def _why_no_run(self) -> str | None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
+from forgather_mem.heap.autograd import operations_of, saved_by
 from forgather_mem.heap.failed_frames import chain, drop_frames
 from forgather_mem.heap.object_size import big_bytes, deep_bytes, is_array, is_array_class, is_tensor
 from forgather_mem.heap.reachable import MANY
@@ -47,8 +48,8 @@ class Alive:
     Attributes:
         name: The name to release it by.
         what: Its type, or for a tensor shape and dtype.
-        num_bytes: Size of the tensors, arrays and texts in it that no earlier name has, each storage once. Of more than
-            400 items without an array some stand for the others.
+        num_bytes: Size of the tensors, arrays and texts in it that no earlier name has, each storage once, and of what
+            their graphs keep that no name has. Of more than 400 items without an array some stand for the others.
     """
 
     name: str
@@ -115,6 +116,12 @@ def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     seen: set[object] = set()
     kept = _kept(shell)
     rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
+    operations = set[object]()  # what graphs keep is theirs who hold these, but for what has a name
+    for place, (_, value) in enumerate(kept):
+        nodes = [node for one in tensors_in(value) for node in operations_of(one.grad_fn, operations)]
+        saved = {key: size for node in nodes for key, size in saved_by(node) if key not in seen}
+        seen.update(saved)
+        rows[place] = replace(rows[place], num_bytes=rows[place].num_bytes + sum(saved.values()))
     error = _last_error()
     if error is not None:
         frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]

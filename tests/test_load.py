@@ -27,7 +27,7 @@ def test_an_attached_trainer_reports_and_trains_as_alone(tmp_path: Path) -> None
     alone.train()
     trainer = make_trainer(tmp_path / "watched", logging_steps=1)
     handle = attach(trainer)
-    with pytest.raises(RuntimeError, match=r"call trainer.train\(\) first"):
+    with pytest.raises(RuntimeError, match="no training has begun since attach"):
         handle.report()
     trainer.train()
     assert fingerprint(trainer) == fingerprint(alone)
@@ -91,7 +91,7 @@ def test_a_handle_does_not_keep_the_trainer_alive(tmp_path: Path) -> None:
 
 def test_attach_refuses_what_is_no_trainer() -> None:
     with pytest.raises(
-        TypeError, match="this object has no method add_callback, so it is not a trainer; a loop of your own"
+        TypeError, match="this object has no method add_callback, so it is no Trainer; Lightning's Trainer takes"
     ):
         attach(object())
 

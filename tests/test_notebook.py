@@ -46,6 +46,8 @@ CELLS = {
     "fresh = torch.ones(2**20); large = torch.ones(2**24).sum(); many = list(range(2**15)); again = many, fresh\n"
     "both = {'a': torch.ones(2**18), 'b': [torch.zeros(2**17).numpy(), 'x' * 2**18]}\nprint('ran')",
     "free": "%%forgather_mem\nlarger = torch.ones(2**19); del again, fresh; both.clear()",
+    "graphs": "%%forgather_mem\nlosses, weight = [], torch.ones(2**19, requires_grad=True)\n"
+    "for _ in range(3): losses.append((weight * 2).exp().sum())",
     "words": "%%forgather_mem release fresh\nprint('ran')",
     "awaits": "import asyncio, forgather_mem.notebook\nasync def run():\n"
     "    print(forgather_mem.notebook.measure_cell(get_ipython(), 'await run()', ''))\nasyncio.run(run())",
@@ -95,6 +97,8 @@ def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, s
     assert "%forgather_mem release error" in printed["help"]
     freed = " ".join(" ".join(printed["free"].splitlines()[1:]).split())
     assert freed == "fresh -4.0 MiB Tensor [1048576] float32 larger 2.0 MiB Tensor [524288] float32 both -1.8 MiB dict"
+    graphs = " ".join(" ".join(printed["graphs"].splitlines()[1:]).split())
+    assert graphs == "losses 6.0 MiB list weight 2.0 MiB Tensor [524288] float32"
 
 
 def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:

@@ -122,9 +122,10 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
 
     def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None) -> _Search[Most | None]:
         found = (yield from largest_plan(at, need, card.bytes, first, last, own)) if first and last else None
-        return Most(found[0], use_of(found[1]), found[0] == last not in _UNBOUNDED) if found else None
+        return Most(found[0], use_of(found[1]), found[0] == last not in (*_UNBOUNDED, first - 1)) if found else None
 
-    of_rows = most(rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
+    most_of = min(card.all_rows, rows - 1) if is_split else card.all_rows
+    of_rows = most(rows, most_of, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
     of_length = most(length, card.longest, lambda length: of(length=length), own)
     # Other sizes of a script's own batches can't always be planned
     found = side_by_side([of_rows, of_length], begin)

@@ -15,14 +15,6 @@ from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace
 
-_GROWS = {
-    "python": "Python's objects",
-    "tensors": "tensors on the host",
-    "native": "native memory",
-    "host": "host memory",
-    "shared": "shared memory (/dev/shm)",
-    "workers": "the data workers",
-}
 # After which Python's faulthandler, where it is on, shows the line
 CRASHES = (signals.SIGSEGV, signals.SIGBUS, signals.SIGFPE, signals.SIGILL, signals.SIGABRT)
 PLANNED_PHASES = ("forward", "backward", "optimizer", "evaluate")  # phases that a plan has
@@ -51,7 +43,7 @@ _LIMITS = ProblemLimits()
 def leak_lines(report: RunReport, width: int) -> list[str]:
     """What grows, how fast, who holds it, and what to do: of the first suspect in full, of the others in a line."""
     leak, where = report.leak, what_grows(report)
-    grow = "grows" if leak.where in ("native", "host", "shared", "device", None) else "grow"
+    grow = (leak.grows or "grows").split()[-1]
     leaking = [str(row.rank) for row in report.ranks or () if row.leak == "leak"]
     if 0 < len(leaking) < report.run.world_size:
         where += f" of rank {', '.join(leaking[:8])}"
@@ -99,7 +91,7 @@ def no_leak_sentence(report: RunReport) -> str:
 
 def what_grows(report: RunReport) -> str:
     """The kind of memory that the leak is in."""
-    return _GROWS.get(report.leak.where or "") or _device_place(report)
+    return report.leak.grows.rpartition(" ")[0] or _device_place(report)
 
 
 def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:

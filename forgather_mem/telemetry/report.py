@@ -175,6 +175,17 @@ class LeakSuspect(ReportPart):
         return self.held_by or ("C or C++ code" if self.kind == "native" else "holder not found")
 
 
+# For each `where` but a device's
+_GROWS = {
+    "python": "Python's objects grow",
+    "tensors": "tensors on the host grow",
+    "native": "native memory grows",
+    "host": "host memory grows",
+    "shared": "shared memory (/dev/shm) grows",
+    "workers": "the data workers grow",
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class LeakReport(ReportPart):
     """The verdict on leaks."""
@@ -201,6 +212,11 @@ class LeakReport(ReportPart):
     # What it grows with, where that is not each step: "an evaluation", and so many steps apart these are
     per: Unit = field(default="a step", metadata=RARE)
     per_steps: Amount = field(default=1.0, metadata=RARE)
+
+    @property
+    def grows(self) -> str:
+        """What grows, in words with their verb; empty of a device, or where nobody knows it."""
+        return _GROWS.get(self.where or "", "")
 
 
 NOT_JUDGED = LeakReport()

@@ -63,7 +63,7 @@ def test_a_tensor_kept_at_each_step_is_named_with_its_bytes_and_line(
     assert top["whose"] == "user"
     assert leak["full_at_step"] > 160
     said = " ".join(capfd.readouterr().err.split())
-    assert said.count("host memory grows") == 1, "in a line while the training runs"
+    assert said.count("tensors on the host grow") == 1, "in a line while the training runs"
     assert ": held by Keeps.kept, +1 a step, added at tests/callbacks/test_leak_detector.py:" in said
 
 
@@ -164,10 +164,10 @@ class Fills(Keeps):
 def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     leak = leak_of(tmp_path, [Fills()], max_steps=320)
     said = " ".join(capfd.readouterr().err.split())
-    assert "host memory grows" in said
+    assert "tensors on the host grow" in said
     assert leak["verdict"] != "leak"
     (back,) = leak["taken_back"]
-    assert back.startswith("host memory grows")
+    assert back.startswith("tensors on the host grow")
     assert re.search(
         "it has hardly grown since step|it has grown too unevenly since", back
     )  # the latter on busy machines
@@ -182,7 +182,7 @@ def test_an_alarm_is_taken_back_while_the_training_runs_and_not_raised_by_the_ne
     keeps = Keeps()
     leak = leak_of(tmp_path, [keeps, AtStep(180, keeps.kept.clear)], max_steps=330)
     said = " ".join(capfd.readouterr().err.split())
-    assert said.count("host memory grows") == 2, "printed once, and named as it is taken back"
+    assert said.count("tensors on the host grow") == 2, "printed once, and named as it is taken back"
     step = int(said.split(": taken back: ")[0].split()[-1])
     assert 180 <= step <= 220
     assert leak["taken_back"][0].endswith("it has been given back since")

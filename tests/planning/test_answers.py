@@ -100,12 +100,20 @@ def test_where_it_does_not_fit_smaller_batches_make_the_same_step() -> None:
     assert (card.smaller.size, card.smaller.accumulation) == (6, 3)
 
 
+def test_a_batch_that_does_not_fit_is_none_of_those_that_do() -> None:
+    asked, card = Wanted(PlannedShape(16)), Card(8 * GIB, may_split=True)
+    said = card_plan(plan_of(9 * GIB, 16), {}, asked, lambda _: lambda: plan_of(MIB), card)
+    assert said.smaller is not None
+    assert (largest(said)[0], said.smaller[::3]) == ((15, False), (8, 2))
+
+
 @pytest.mark.slow
 def test_all_of_it_of_a_trainer(tmp_path: Path) -> None:
     asked = {"sizes": [[512, None]], "card_bytes": CONTEXT + 2**27}
     answer = json.loads(json.dumps(answer_to(asked, make_trainer(tmp_path))))
     (card,) = answer["card"]
     assert card["most_rows"][::2] == [32, True]
+    assert "\nThe data set has 32 rows: no batch has more.\n" in f"{answer['text']}\n"
     size, (low, high), is_all, _ = card["most_length"]
     assert (size, is_all) == (64, True)
     assert low < high <= CONTEXT + 2**27

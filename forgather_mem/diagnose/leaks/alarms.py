@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, TypeVar
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend
-from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
@@ -28,15 +27,14 @@ T = TypeVar("T", "Suspect", "LeakSuspect")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alarm:
-    """A line that was printed: at this step, of sizes that are named so together, growing by so much.
+    """A line that was printed: at this step, of these sizes together, what grows and by how much.
 
     It is wrong once each of these sizes has come below that in `given_back_at`.
     """
 
     step: int
     given_back_at: Mapping[str, float]
-    label: str
-    per_step: float
+    said: str
 
 
 def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], series: Mapping[str, Series]) -> str | None:
@@ -50,7 +48,7 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     # The verdict tells of this growth, be it of a bounded holder, or in another size of the same memory
-    if growing and label_of(growing) == alarm.label and (leak.verdict == "leak" or leak.why):
+    if growing and label_of(growing) == label_of(alarm.given_back_at) and (leak.verdict == "leak" or leak.why):
         return None
     after = _since(alarm, series)
     flat = _flat_from(after)
@@ -66,7 +64,7 @@ def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], seri
 
 
 def _withdrawn(alarm: Alarm, reason: str) -> str:
-    return f"{alarm.label} grows {format_bytes(alarm.per_step)} a step (step {alarm.step:,}): {reason}"
+    return f"{alarm.said} (step {alarm.step:,}): {reason}"
 
 
 def _since(alarm: Alarm, series: Mapping[str, Series]) -> list[Point]:
@@ -132,13 +130,13 @@ class LiveAlarm:
         lasts = step - whole_of(growing).since_step >= LEAK.lasting_steps or is_soon(growing, step, full_step)
         return lasts or (leak is not None and not self.taken_back and is_held(leak))
 
-    def printed(self, growing: Mapping[str, Trend], series: Mapping[str, Series], step: int, rate: float) -> None:
+    def printed(self, growing: Mapping[str, Trend], series: Mapping[str, Series], step: int, said: str) -> None:
         """This was printed; remember below which sizes it would be wrong."""
         given_back_at = {
             name: min(size for at, size in series[name].points if 2 * at >= trend.since_step + step)
             for name, trend in growing.items()
         }
-        self.alarm = Alarm(step=step, given_back_at=given_back_at, label=label_of(growing), per_step=rate)
+        self.alarm = Alarm(step=step, given_back_at=given_back_at, said=said)
 
     def ended(self, series: Mapping[str, Series]) -> str | None:
         """The sentence that takes the alarm back: more than half was given back, or it has stopped for a long time."""

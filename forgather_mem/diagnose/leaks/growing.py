@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from forgather_mem.growth.trend import GROWTH, Trend
@@ -83,7 +83,7 @@ def whole_of(growing: Mapping[str, Trend]) -> Trend:
     )
 
 
-def label_of(growing: Mapping[str, Trend]) -> str:
+def label_of(growing: Collection[str]) -> str:
     allocator = current_allocator()
     if "device" in growing and allocator is not None:
         return f"GPU {allocator.index}"

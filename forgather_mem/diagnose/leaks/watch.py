@@ -161,11 +161,12 @@ class LeakWatch:
         from forgather_mem.telemetry.report import NOT_JUDGED
 
         unit = self._rare.told(known or NOT_JUDGED)
-        text = f"{label_of(growing)} grows {format_bytes(rate * unit.per_steps)} {unit.per} so far"
+        label = (known.grows if known and known.verdict == "leak" else "") or f"{label_of(growing)} grows"
+        text = f"{label} {format_bytes(rate * unit.per_steps)} {unit.per} so far"
         if full is not None and is_soon(growing, step, full):
             text += f", full near step {full:,} at its last pace"
         _print(run, text + (f": {_held(self._suspects[0], unit)}." if self._suspects else "."))
-        self._live.printed(growing, self._series, step, rate)
+        self._live.printed(growing, self._series, step, f"{label} {format_bytes(rate)} a step")
         told = f"{rate:.0f}" if growing.keys().isdisjoint(("device", "workers")) else ""  # for a run that is killed
         run.emit(Finding(kind="grows", step=step, text="", data={"what": told}))
 

@@ -28,6 +28,7 @@ from forgather_mem.planning.isolation.child import GiveAnswer, GoesOn
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
+from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
 from forgather_mem.planning.model import KEPT, OTHER_TENSORS, AliveThings, Emptied, holders_of, note_of, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
@@ -423,6 +424,8 @@ class Loop:
         before = f"an error: {problem_of(error)}" if error is not None else before
         self.notes += [not_through(f"{before}.")] if before else []
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
+        if 0 < self.all_rows < (self.wanted.rows or 0):
+            self.notes.append(Note(f"The data set has {self.all_rows:,} rows: no batch has more.", "at most"))
         batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]

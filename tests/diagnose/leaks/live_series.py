@@ -44,7 +44,7 @@ def told(sizes: Sizes, every: int = 4, *, held: bool = False) -> Told:
         found = _named(rate) if held and step >= since + LOOK_STEPS else None
         if live.is_due(growing, step, None, found):
             steps.setdefault("printed", step)
-            live.printed(growing, series, step, rate)
+            live.printed(growing, series, step, "host memory grows")
     return Told(steps.get("suspected"), steps.get("printed"), steps.get("taken back"))
 
 

@@ -5,9 +5,9 @@ import pytest
 from forgather_mem.diagnose.leaks.alarms import Alarm, taken_back
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport
-from tests.growth.trend_series import KIB, MIB
+from tests.growth.trend_series import MIB
 
-ALARM = Alarm(step=96, given_back_at={"native": 0.0}, label="host memory", per_step=200.0 * KIB)
+ALARM = Alarm(step=96, given_back_at={"native": 0.0}, said="host memory grows 200.0 KiB a step")
 LEAK, NO_LEAK = LeakReport(verdict="leak", judged=True), LeakReport(verdict="no leak", judged=True)
 
 
@@ -22,7 +22,7 @@ def test_an_alarm_that_the_verdict_repeats_stands() -> None:
     rising = [number * MIB for number in range(100)]
     assert told(rising, "leak", LEAK) is None
     assert told(rising, "leak", LeakReport(judged=True, why="it grows, but a cache holds 100 at most")) is None
-    objects = Alarm(step=96, given_back_at={"objects": 0.0}, label="host memory", per_step=200.0 * KIB)
+    objects = Alarm(step=96, given_back_at={"objects": 0.0}, said="host memory grows 200.0 KiB a step")
     assert told(rising, "leak", LEAK, objects) is None
 
 
@@ -44,7 +44,7 @@ def test_one_that_no_longer_holds_is_taken_back_with_the_reason(sizes: list[floa
 
 
 def test_a_leak_of_something_else_does_not_confirm_it() -> None:
-    workers = Alarm(step=160, given_back_at={"workers": 0.0}, label="the data workers' memory", per_step=1.0 * MIB)
+    workers = Alarm(step=160, given_back_at={"workers": 0.0}, said="the data workers grow 1.0 MiB a step")
     said = told([number * MIB for number in range(100)], "leak", LEAK, workers)
     assert said is not None
-    assert said.startswith("the data workers' memory grows 1.0 MiB a step (step 160): it has been given back since")
+    assert said.startswith("the data workers grow 1.0 MiB a step (step 160): it has been given back since")

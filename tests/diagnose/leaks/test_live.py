@@ -67,7 +67,7 @@ def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
     for step in range(0, 300, 4):
         series["native"].add(step, float(MIB) * step)
     assert live.is_due(GROWS, step=300, full_step=None, leak=named)
-    live.printed(GROWS, series, 300, MIB)
+    live.printed(GROWS, series, 300, "host memory grows 1.0 MiB a step")
     assert live.ended(series) is None
     series["native"].add(304, 0.0)
     assert live.ended(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
@@ -107,4 +107,4 @@ def test_of_two_detectors_in_a_training_one_prints(capfd: pytest.CaptureFixture[
         for _ in range(400):
             with loop.step():
                 kept.append(bytes(40_000))
-    assert capfd.readouterr().err.count("host memory grows") == 1
+    assert capfd.readouterr().err.count("Python's objects grow") == 1
