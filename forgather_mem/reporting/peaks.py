@@ -34,7 +34,8 @@ def report_peaks(summary: RunSummary) -> Iterator[Peak]:
             if place == family and phase != "startup"
         ]
         found.sort(key=lambda peak: -peak.bytes)
-        if found and found[0].bytes >= _SAME_FRAC * training.highest:
+        # Phases are not read at every step: where the mark rose in a later one, its phase is not known
+        if found and found[0].bytes >= training.highest * (_SAME_FRAC if found[0].step >= training.step else 1):
             found[0] = replace(found[0], bytes=max(found[0].bytes, int(training.highest)))
         elif training.highest:
             phase = training.phase or "other"

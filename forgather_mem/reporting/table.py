@@ -71,7 +71,7 @@ def format_time(step: int, phase: str) -> str:
 def format_phase(peak: Peak) -> str:
     """A phase, and since when its peak is not known."""
     hidden = "" if peak.not_read_since is None else f" (since step {peak.not_read_since:,} hidden by a higher peak)"
-    return ("between phases" if peak.phase == "other" else peak.phase) + hidden
+    return ("not known" if peak.phase == "other" else peak.phase) + hidden
 
 
 def places(report: RunReport) -> Iterator[MemoryRow]:

@@ -28,6 +28,7 @@ from forgather_mem.reporting.problems import (
 )  # fmt: skip
 from forgather_mem.reporting.ranks import first_failure_lines
 from forgather_mem.reporting.table import (
+    OTHER,
     part_sizes,
     peaks_sentence,
     place_of_parts,
@@ -310,6 +311,7 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     cached = parts.pop("cached")
     sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
     several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
+    several += ", other the rest of it" if parts.get(OTHER) else ""
     text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
     yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 

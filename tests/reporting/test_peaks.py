@@ -49,3 +49,13 @@ def test_the_text_tells_the_startup() -> None:
     observed = text_of(built(run_with(4.0, is_observed=True)))
     assert "startup or step 1" in observed
     assert "STARTUP   5.0 s up to the first step, peak host 4.0 GiB" in observed
+
+
+def test_a_rise_where_no_phase_was_read_has_its_own_step_and_no_phase() -> None:
+    summary = RunSummary(RunFacts(RunHeader(script="train.py"), end="finished", wall_s=9.0))
+    for step, peak_gib, name in ((8, 8.0, "phase/host/backward_peak_bytes"), (24, 8.0, ""), (28, 8.01, "")):
+        phase = {name: peak_gib * GIB} if name else {}
+        summary.add(Sample("step_end", step, None, float(step), {"host/rss_peak_bytes": peak_gib * GIB, **phase}))
+    peaks = [(peak.step, peak.phase, peak.bytes) for peak in report_peaks(summary)]
+    assert peaks == [(28, "other", int(8.01 * GIB)), (8, "backward", 8 * GIB)]
+    assert "at step 28." in text_of(built(summary))
