@@ -61,7 +61,6 @@ def _json_file(word: str) -> str:
 def _max_peak(word: str) -> tuple[str, str]:
     where, equals, size = word.partition("=")
     if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
-        example = "host=8GiB or gpu0=40GiB" if equals else f"host={word} or gpu0={word}"
-        raise argparse.ArgumentTypeError(f"{word!r}: write {example}")
+        raise argparse.ArgumentTypeError(f"{word!r}: write host={size or word} or gpu0={size or word}")
     size_bytes(size)
     return where, size

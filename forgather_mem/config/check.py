@@ -141,7 +141,6 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
         for name in lists[:1] if target not in config.lost() else ():
             message = f"there is no target {target!r}" + ", which load_callbacks() builds" * (target == CALLBACKS)
             hint = f"rename {name!r}, or write load_callbacks(..., target={name!r}), and check with --target {name}"
-            hint = hint if target == CALLBACKS else f"did you mean --target {name}?"
             kind: Kind = "template" if nearest(name, [target], 0.8) else "untargeted"
             yield Problem(kind=kind, error=graph.place_of(name).error(message, hint=hint))
         if graph.root is None:

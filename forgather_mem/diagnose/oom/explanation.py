@@ -138,9 +138,8 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
         asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
         kept = f", which keeps what is returned for {asked}" if asked else ""
-        of = (
-            f", of {batch_in_words(failure.batch)}" if failure.batch is not None and failure.phase == "evaluate" else ""
-        )
+        batch = failure.batch if failure.phase == "evaluate" else None
+        of = f", of {batch_in_words(batch)}" if batch is not None else ""
         return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
     return None
 
