@@ -5,6 +5,7 @@ import math
 import os
 import random
 import resource
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -146,7 +147,11 @@ def test_the_child_is_killed_first_and_ends_or_is_not_made_where_steps_need_what
 
     class Looks(TrainerCallback):
         def on_step_end(self, *_: object, **__: object) -> None:
-            seen.append([Path(f"/proc/{pid}/oom_score_adj").read_text().strip() for pid in children()])
+            scores = [Path(f"/proc/{pid}/oom_score_adj") for pid in children()]
+            until = time.monotonic() + 20
+            while any(score.read_text().strip() == "0" for score in scores) and time.monotonic() < until:
+                time.sleep(0.01)  # it sets it itself
+            seen.append([score.read_text().strip() for score in scores])
             own_bytes = 2**60 * (len(seen) >= needed_at)
             monkeypatch.setattr(planned, "_WHEN", planned._WHEN._replace(own_bytes=own_bytes, patience_s=0.0))
 
