@@ -116,10 +116,8 @@ def unused(config: Config, variables: Mapping[str, object], path: str = "") -> I
     known = config.rendered.mentioned | {node.variable for node in config.variables()}
     for key, value in variables.items():
         if key not in known and ((hint := did_you_mean(key, known)) or not path):
-            error = TemplateError(
-                f"no template uses the variable {path + key!r}", template=config.rendered.name, hint=hint
-            )
-            yield Problem(kind="unused", error=error)
+            message = f"no template uses the variable {path + key!r}"
+            yield Problem(kind="unused", error=TemplateError(message, template=config.rendered.name, hint=hint))
         if isinstance(value, Mapping):
             yield from unused(config, value, f"{path}{key}.")
 

@@ -15,7 +15,7 @@ import yaml
 
 HERE = Path(__file__).parent
 CORPUS = yaml.load((HERE / "bounds.yaml").read_text(), yaml.CSafeLoader)
-LARGE = ("many %TAG lines", "many anchors and an alias like them", "a long key above many lists")
+LARGE = ("many %TAG lines", "many anchors and an alias like them", "a long key above many lists", "many callbacks")
 SMALL = [case["name"] for case in CORPUS if "repeat" not in case and case["name"] not in LARGE]
 CASES = [*SMALL[::15], *LARGE]
 RUNNER = """

@@ -186,11 +186,13 @@ class Graph:
         value, lines = self.target(target), text.split("\n")
         if isinstance(value, DictNode):
             return [(item, self.place(value.marks[key])) for key, item in value.entries.items() if item is not None]
-        found, at = [], line_and_column(value.mark)[0] - 1 if isinstance(value, Node) else 0
+        mark = value.mark if isinstance(value, Node) else mark_at(1, 1)
+        found, at = [], line_and_column(mark)[0] - 1
         for item in items_of(value) or ():
-            at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), at)
-            mark = item.mark if isinstance(item, Node) else mark_at(at + 1, max(1, 1 + lines[at].find(str(item))))
-            found.append((item, self.place(mark)))
+            if not isinstance(item, Node):  # behind one that isn't found as written none is: each would search all
+                at = next((line for line in range(at, len(lines)) if str(item) in lines[line]), len(lines))
+                mark = mark_at(at + 1, 1 + lines[at].find(str(item))) if at < len(lines) else mark
+            found.append((item, self.place(item.mark if isinstance(item, Node) else mark)))
         return found
 
     def place(self, mark: Mark) -> SourceLocation:

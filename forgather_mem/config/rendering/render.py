@@ -344,9 +344,8 @@ def _words(error: Exception, compiler: Compiler) -> tuple[str, str | None]:
     if isinstance(error, TemplateSyntaxError):
         message = (error.message or text).partition(". Jinja was looking")[0].rstrip(".")
         if unexpected := _CHARACTER.fullmatch(message):
-            return f"unexpected character {unexpected[1]}", _UNCLOSED if unexpected[2] else _near_word(
-                message, compiler
-            )
+            hint = _UNCLOSED if unexpected[2] else _near_word(message, compiler)
+            return f"unexpected character {unexpected[1]}", hint
         return message[:1].lower() + message[1:], _near_word(message, compiler)
     if isinstance(error, LimitPassed):
         return text, _LIMITS

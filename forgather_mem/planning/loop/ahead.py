@@ -358,13 +358,13 @@ class _Result:
 
     def __init__(self, result: object, is_apart: Callable[[object], bool]) -> None:
         self.tensors = list[torch.Tensor | nn.Module]()
-        met = dict[int, object]()  # by id: a `ModelOutput` has each as an item and as an attribute
+        met = dict[int, tuple[object, int]]()  # by id: a `ModelOutput` has each as item and attribute
 
         def number_of(one: object) -> int | None:
             if is_apart(one) and id(one) not in met:
-                met[id(one)] = one
+                met[id(one)] = one, len(self.tensors)
                 self.tensors.append(_blank(one) if isinstance(one, torch.Tensor) else cast(nn.Module, one))
-            return [*met].index(id(one)) if id(one) in met else None
+            return met[id(one)][1] if id(one) in met else None
 
         pickler = pickle.Pickler(file := io.BytesIO())
         pickler.persistent_id = number_of  # type: ignore[method-assign]
