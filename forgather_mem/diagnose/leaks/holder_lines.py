@@ -11,6 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
+from forgather_mem.errors import ours
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
@@ -124,5 +125,5 @@ def _rows_of(thing: object) -> int:
         return 0
     try:
         return len(thing)  # type: ignore[arg-type]
-    except Exception:  # noqa: BLE001  # the user's own, of a data set without a length
+    except ours(Exception):  # the user's own, of a data set without a length
         return 0
