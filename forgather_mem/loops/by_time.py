@@ -58,7 +58,9 @@ class Looks:
         """In the main thread: look."""
         # CPython 3.11 comes to no end when it traces in a call that was put off while another such call waits
         if not self._is_over and sys.gettrace() is None is sys.getprofile():
+            asked_s = time.monotonic()
             self._fence.call("a process without torch", self._look)
+            self._began_s += time.monotonic() - asked_s  # the script stood: these would be steps in which nothing grows
         self._is_asked = False  # last, so that none of ours waits meanwhile
         return False
 
@@ -84,7 +86,6 @@ class Looks:
         events.fire("train_begin")
         if (run := events.run()) is not None:
             run.facts.header = replace(run.facts.header, is_observed=True, tick_s=self.EVERY_S)
-        self._began_s = time.monotonic()
         PROCESS_END.ask(self._close)
         return True
 
@@ -92,7 +93,6 @@ class Looks:
         self._is_over = True
         PROCESS_END.withdraw(self._close)
         if self._events is not None:
-            error = last_error()
-            if error is None:
+            if (error := last_error()) is None:
                 self._events.fire("train_end")
             self._events.close(error)

@@ -1,7 +1,13 @@
 """A process that trains without torch is looked at by time."""
 
+import sys
+import time
 from pathlib import Path
 
+import pytest
+from transformers import TrainerCallback, TrainerState
+
+from forgather_mem.loops import by_time
 from tests.launch.commands import REPORT, RUN, python, run
 
 GROWS = """
@@ -36,3 +42,22 @@ def test_what_grows_without_torch_has_its_holder_and_line(tmp_path: Path) -> Non
     assert "held by Runner.history list" in report
     assert "added at grows.py:15" in report
     assert "each 0.01 s of this process counts as a step" in report
+
+
+def test_what_a_look_takes_is_no_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    steps = []
+
+    class Slow(TrainerCallback):
+        def on_step_end(self, args: object, state: TrainerState, control: object, **objects: object) -> None:
+            steps.append(state.global_step)
+            time.sleep(0.5)  # as a walk of the heap does: the script stands still, and nothing of it can grow
+
+    monkeypatch.setattr(by_time.Looks, "EVERY_S", 0.1)
+    monkeypatch.delitem(sys.modules, "torch")
+    looks = by_time.Looks(None, lambda: [Slow()])
+    asked_s = time.monotonic()
+    while len(steps) < 4:
+        bool(looks)
+    looks._close()
+    took_s = time.monotonic() - asked_s
+    assert steps[-1] <= 10 * (took_s - 4 * 0.5) + 1
