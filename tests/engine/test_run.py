@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.run import Run
+from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture, ConsoleSink
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Every
@@ -258,3 +260,19 @@ def test_steps_after_the_last_record_are_counted_when_an_error_ends_the_run() ->
     loop.run.fail(ValueError("no such row"), "exception")
     assert loop.run.summary.steps == 7
     assert loop.run.facts.error == "ValueError: no such row"
+
+
+@pytest.mark.parametrize("end", ["finished", "interrupted", "exception"])
+def test_the_end_and_the_peak_are_those_of_the_end_though_it_has_no_record(end: str) -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(when=Every(steps=4), do=[HostProbe()])], [capture])
+    loop.steps(7)
+    before = own_memory().resident_bytes
+    held = bytearray(b"x") * 2**26
+    if end == "exception":
+        loop.run.fail(ValueError("no such row"), end)
+    else:
+        loop.run.close(end)
+    resident, peak = (loop.run.summary.spans[f"host/{name}_bytes"] for name in ("rss", "rss_peak"))
+    assert min(resident.last, peak.last) - before > 0.9 * len(held)
+    assert (resident.step, peak.step, [sample.step for sample in capture.samples]) == (7, 7, [4])

@@ -135,7 +135,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
         held_by=path,
-        each=signature_of(one),
+        each=signature_of(one, container),
         cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
