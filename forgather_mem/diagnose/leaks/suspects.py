@@ -154,7 +154,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     return suspect
 
 
-def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool = False) -> None:
+def count_again(
+    suspects: list[Suspect], step: int, first_step: int, over: bool = False, is_even: bool = True
+) -> None:
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
@@ -181,11 +183,11 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             whole, before = length / max(1, step - first_step), one.count_per_step
             if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
                 continue  # no step has added so much
-            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
+            pace = pace_of(length - one.count, step - one.seen_at, whole, is_even) if is_long else before
             if over and 0 <= length - one.count - before * (step - one.seen_at) <= before:
                 pace = before  # the last are of a step that has not ended
             if step == one.seen_at and abs(one.count - before * (step - first_step)) < 2:
-                pace = pace_of(one.count, step - first_step, whole)  # its end adds some, as an evaluation does
+                pace = pace_of(one.count, step - first_step, whole, is_even)  # its end adds some, as an evaluation does
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none
@@ -195,14 +197,18 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             one.count, one.seen_at = length, step
 
 
-def pace_of(count: int, steps: int, whole: float) -> float:
+def pace_of(count: int, steps: int, whole: float, is_even: bool = True) -> float:
     """Items a step, of which so many came in so many steps, to within one; `whole` if it began empty.
 
+    Where steps are not even, as an evaluation lies between some, these may have brought less than others do.
+
+    >>> pace_of(12, 12, 1.04), pace_of(12, 12, 1.04, is_even=False)
+    (1.0, 1.04)
     >>> pace_of(11, 12, 0.8), pace_of(36, 144, 0.254), pace_of(5, 56, 0.083), pace_of(28, 12, 2.3)
     (1.0, 0.25, 0.083, 2.3)
     """
     pace, off = count / steps, 1 / steps
-    if count > 0:
+    if count > 0 and is_even:
         each = (pace - off, pace + off) if count >= steps else (1 / (pace + off), 1 / max(pace - off, 1e-9))
         if (fits := math.ceil(each[0])) == math.floor(each[1]):
             return fits if count >= steps else 1 / fits

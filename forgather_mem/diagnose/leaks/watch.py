@@ -101,7 +101,8 @@ class LeakWatch:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
             before = counted_bytes()
-            count_again(self._suspects, step, self._first_step, over)
+            first_step = self._first_step + self._rare.rest(step)
+            count_again(self._suspects, step, first_step, over, is_even=not self._rare.has_been)
             self._sizes.leave_out(before)
 
     def _close(self) -> None:
@@ -192,7 +193,8 @@ class LeakWatch:
         before = counted_bytes()
         try:
             if run.step > look.step:
-                found = look.finish(run.step, self._rate, self._first_step)
+                first_step = self._first_step + self._rare.rest(run.step)
+                found = look.finish(run.step, self._rate, first_step, is_even=not self._rare.has_been)
                 self._searched = True
                 self._suspects = max(found, self._suspects, key=_is_known) if found else self._suspects
         finally:
@@ -338,10 +340,24 @@ class RarePhases:
         self._then, self._step = now, step
         self._ended.clear()
 
+    @property
+    def has_been(self) -> bool:
+        """Whether there was one, so that the steps between two looks may be others than the rest."""
+        return bool(self._gained)
+
+    def rest(self, step: int) -> int:
+        """How many steps came after the last phase, where it grows with phases only: as many as bring nothing yet."""
+        return sum(step - one.step for _, one in self._unit())
+
+    def _unit(self) -> Sequence[tuple[Unit, _Gained]]:
+        """The only kind of phase with which it grows, if there is one."""
+        found = [(per, one) for phase, per in _UNITS.items() if (one := self._gained.get(phase)) and one.is_all]
+        return found if len(found) == 1 else []
+
     def told(self, leak: LeakReport) -> LeakReport:
         """The leak with its unit: the only kind of phase with which it grows."""
-        found = [(per, one) for phase, per in _UNITS.items() if (one := self._gained.get(phase)) and one.is_all]
-        if len(found) != 1:
+        found = self._unit()
+        if not found:
             return leak
         per, one = found[0]
         steps = (one.step - one.first_step) / one.count

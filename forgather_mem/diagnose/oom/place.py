@@ -21,7 +21,7 @@ from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_mo
 from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import line_name
+from forgather_mem.source.source_lines import line_name, source_line
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 
 _OPTIMIZER_FILE = "torch/optim/optimizer.py"
@@ -136,6 +136,7 @@ def failure_at(
         done_frac=done_frac if phase == "forward" else 1.0,
         functions=tuple(map(_function, frames)),
         line=_line(failed),
+        ran_out_at=": ".join(_with_code(users[-1])) if users else "",
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host", phase in STEP_PHASES),
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
@@ -153,6 +154,12 @@ def _line(failed: Sequence[TracebackType]) -> str:
         if not any(part in file_of(entry.tb_frame) for part in ("/torch/", "/numpy/")):
             break
     return ""
+
+
+def _with_code(entry: TracebackType) -> tuple[str, str]:
+    """The line of this entry by its name, and what stands there."""
+    line = entry.tb_frame.f_code.co_filename, entry.tb_lineno
+    return line_name(*line), source_line(*line)
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:

@@ -66,6 +66,16 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
     assert oom.advice == tuple(change.text for change in changes)
 
 
+def test_of_an_error_of_pythons_before_any_step_the_line_is_told_also_where_a_library_works_for_it() -> None:
+    try:
+        sorted([0], key=lambda _: [0] * 10**15)
+    except MemoryError as error:
+        story = story_of(error)
+    line = story.ran_out_at.partition(": ")[0]
+    assert explained(story)[0].why_now == f"it ran out at {line}: sorted([0], key=lambda _: [0] * 10**15)"
+    assert explained(replace(story, steps_done=9))[0].why_now is None, "a training has more to tell"
+
+
 def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
     def script() -> None:
         model = torch.nn.Linear(4, 16)
