@@ -312,7 +312,8 @@ def _closing_steps(run: Run, since: Clocks) -> list[Step]:
     return [
         fenced("what was read less often", _emit_backed_off, run),
         fenced("the last record", run.recorder.flush),
-        fenced("the last reading", _read_last, run),
+        # Its end may be long after its last record; before the first it is as it began
+        *[fenced("the last reading", run.recorder.read_aside, "train_end", run)] * bool(run.summary.spans),
         fenced("phases", run.phases.close),
         *run.works.ends(run),
         *(fenced(str(getattr(call, "__qualname__", "at_close")), call) for call in run.at_close_calls),
@@ -334,12 +335,6 @@ def _store_ledger(run: Run) -> None:
 def _emit_backed_off(run: Run) -> None:
     for rule in {id(rule): rule for rule in run.paced if rule.longest_stretch > 1}.values():
         run.emit(backed_off(run, *rule.text_of_longer_intervals()))
-
-
-def _read_last(run: Run) -> None:
-    """What it has at its end, which may be long after its last record; before the first it is what it began with."""
-    if run.summary.spans:
-        run.recorder.read_aside("train_end", run)
 
 
 def _judge(run: Run, since: Clocks) -> None:

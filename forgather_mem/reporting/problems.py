@@ -62,7 +62,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
         return lines
     # Of what runs still, or was killed, what came since the last look is an estimate
     about = "about " * (report.run.end in (None, "killed"))
-    lines += ["", *_suspect_lines(leak.suspects[0], width, leak.per, leak.per_steps, about)]
+    lines += ["", *_suspect_lines(leak.suspects[0], width, leak, about)]
     if len(leak.suspects) > 1:
         told = [
             (one.holder, f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}", one.allocated_at)
@@ -112,10 +112,9 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     limit_bytes = oom.limit_bytes or of_place
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     wanted = [f"wanted {format_bytes(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
-    if oom.free_bytes is not None and oom.kind == "MemoryError" and not wanted:  # Python's own, which tells no size
-        wanted.append(f"wanted more than was free, {format_bytes(oom.free_bytes)}{of}")
-    elif oom.free_bytes is not None:
-        wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
+    if oom.free_bytes is not None:
+        is_pythons = oom.kind == "MemoryError" and not wanted  # which tells no size
+        wanted.append(f"{'wanted more than was free,' if is_pythons else 'free'} {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:
         wanted.append(f"more than was free{of}")
     if wanted:
@@ -289,13 +288,11 @@ def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _suspect_lines(
-    suspect: LeakSuspect, width: int, per: str = "a step", per_steps: float = 1.0, about: str = ""
-) -> Iterator[str]:
+def _suspect_lines(suspect: LeakSuspect, width: int, leak: LeakReport, about: str = "") -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(format_pace(suspect.count_per_step * per_steps, " item", per))
+        held.append(format_pace(suspect.count_per_step * leak.per_steps, " item", leak.per))
     if suspect.count:
         held.append(f"{about}{suspect.count:,} items")
     if suspect.bytes:

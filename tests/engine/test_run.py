@@ -267,12 +267,8 @@ def test_the_end_and_the_peak_are_those_of_the_end_though_it_has_no_record(end: 
     loop, capture = new_loop(), Capture()
     loop.add([Rule(when=Every(steps=4), do=[HostProbe()])], [capture])
     loop.steps(7)
-    before = own_memory().resident_bytes
-    held = bytearray(b"x") * 2**26
-    if end == "exception":
-        loop.run.fail(ValueError("no such row"), end)
-    else:
-        loop.run.close(end)
+    before, held = own_memory().resident_bytes, bytearray(b"x") * 2**26
+    loop.run.fail(ValueError("no such row"), end) if end == "exception" else loop.run.close(end)
     resident, peak = (loop.run.summary.spans[f"host/{name}_bytes"] for name in ("rss", "rss_peak"))
     assert min(resident.last, peak.last) - before > 0.9 * len(held)
     assert (resident.step, peak.step, [sample.step for sample in capture.samples]) == (7, 7, [4])

@@ -230,8 +230,7 @@ def signature_of(one: GrownObject, container: object) -> str:
     if not one.samples or one.kind in ("graph", "size"):  # one of these is longer by the end of the run
         return "what a step adds to its graph" * (one.kind == "graph")
     is_of_pairs = isinstance(container, dict | LRU_CACHE)
-    samples = [_newer_of(sample, one.each_bytes) if is_of_pairs else sample for sample in one.samples[:8]]
-    texts = [_described(sample) for sample in samples]
+    texts = [_described(_newer_of(it, one.each_bytes) if is_of_pairs else it) for it in one.samples[:8]]
     return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
 
 

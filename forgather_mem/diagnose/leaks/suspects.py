@@ -154,9 +154,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     return suspect
 
 
-def count_again(
-    suspects: list[Suspect], step: int, first_step: int, over: bool = False, is_even: bool = True
-) -> None:
+def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool = False) -> None:
     """Update how much the holders hold now, and how fast they have grown; what has become shorter does not only grow.
 
     A look of some steps may have seen more or less than usual: what has come since then is closer to the run's rate.
@@ -183,11 +181,11 @@ def count_again(
             whole, before = length / max(1, step - first_step), one.count_per_step
             if over and length > LEAK.explained[1] * (one.count + before * (step - one.seen_at)):
                 continue  # no step has added so much
-            pace = pace_of(length - one.count, step - one.seen_at, whole, is_even) if is_long else before
+            pace = pace_of(length - one.count, step - one.seen_at, whole) if is_long else before
             if over and 0 <= length - one.count - before * (step - one.seen_at) <= before:
                 pace = before  # the last are of a step that has not ended
             if step == one.seen_at and abs(one.count - before * (step - first_step)) < 2:
-                pace = pace_of(one.count, step - first_step, whole, is_even)  # its end adds some, as an evaluation does
+                pace = pace_of(one.count, step - first_step, whole)  # its end adds some, as an evaluation does
             if length < LEAK.shrunk_frac * one.count:
                 one.bounded = f"{one.held_by} has become shorter since: {one.count:,} items then, {length:,} now"
             if one.count_per_step and (pace > 0 or one.bounded is None):  # else it has not grown since, and is none

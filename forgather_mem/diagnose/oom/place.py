@@ -127,6 +127,7 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
+    last = [(one.tb_frame.f_code.co_filename, one.tb_lineno) for one in users[-1:]]
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
     each = [(name, getattr(config, name, None) or 1) for name in ("num_beams", "num_return_sequences")]
     return Failure(
@@ -136,7 +137,7 @@ def failure_at(
         done_frac=done_frac if phase == "forward" else 1.0,
         functions=tuple(map(_function, frames)),
         line=_line(failed),
-        ran_out_at=": ".join(_with_code(users[-1])) if users else "",
+        ran_out_at="".join(f"{line_name(*at)}: {source_line(*at)}" for at in last),
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host", phase in STEP_PHASES),
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
@@ -154,12 +155,6 @@ def _line(failed: Sequence[TracebackType]) -> str:
         if not any(part in file_of(entry.tb_frame) for part in ("/torch/", "/numpy/")):
             break
     return ""
-
-
-def _with_code(entry: TracebackType) -> tuple[str, str]:
-    """The line of this entry by its name, and what stands there."""
-    line = entry.tb_frame.f_code.co_filename, entry.tb_lineno
-    return line_name(*line), source_line(*line)
 
 
 def trained_by(error: BaseException) -> tuple[object, object]:

@@ -7,6 +7,7 @@ import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect, count_again
 from forgather_mem.reporting.problems import _suspect_lines
+from forgather_mem.telemetry.report import NOT_JUDGED
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
@@ -34,7 +35,7 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     kept = Holder().by_name.setdefault("both", [])
     (top, *_) = suspects_after(lambda step: kept.append(torch.zeros(4000 if step % 2 else 12_000)))
     assert top.each.startswith("e.g. Tensor [")
-    assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
+    assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80, NOT_JUDGED))
 
 
 @pytest.mark.parametrize("item", [lambda step, one: (step, one), lambda step, one: (one,)])
