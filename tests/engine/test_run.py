@@ -253,17 +253,8 @@ def test_the_folder_of_a_run_is_new_and_stays_where_it_is(tmp_path: Path, monkey
     assert all(folder is not None and folder.is_dir() for folder in folders), "two at once can't take the same"
 
 
-def test_steps_after_the_last_record_are_counted_when_an_error_ends_the_run() -> None:
-    loop = new_loop()
-    loop.add([Rule(when=Every(steps=4), do=[reading("mine/level")])])
-    loop.steps(7)
-    loop.run.fail(ValueError("no such row"), "exception")
-    assert loop.run.summary.steps == 7
-    assert loop.run.facts.error == "ValueError: no such row"
-
-
 @pytest.mark.parametrize("end", ["finished", "interrupted", "exception"])
-def test_the_end_and_the_peak_are_those_of_the_end_though_it_has_no_record(end: str) -> None:
+def test_steps_end_and_peak_are_those_of_the_end_though_it_has_no_record(end: str) -> None:
     loop, capture = new_loop(), Capture()
     loop.add([Rule(when=Every(steps=4), do=[HostProbe()])], [capture])
     loop.steps(7)
@@ -272,3 +263,7 @@ def test_the_end_and_the_peak_are_those_of_the_end_though_it_has_no_record(end: 
     resident, peak = (loop.run.summary.spans[f"host/{name}_bytes"] for name in ("rss", "rss_peak"))
     assert min(resident.last, peak.last) - before > 0.9 * len(held)
     assert (resident.step, peak.step, [sample.step for sample in capture.samples]) == (7, 7, [4])
+    assert (loop.run.summary.steps, loop.run.facts.error) == (
+        7,
+        "ValueError: no such row" if end == "exception" else None,
+    )

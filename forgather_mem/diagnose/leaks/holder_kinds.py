@@ -226,7 +226,7 @@ def recorder() -> str | None:
 
 
 def signature_of(one: GrownObject, container: object) -> str:
-    """Describes one new piece of it: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
+    """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
     if not one.samples or one.kind in ("graph", "size"):  # one of these is longer by the end of the run
         return "what a step adds to its graph" * (one.kind == "graph")
     is_of_pairs = isinstance(container, dict | LRU_CACHE)
