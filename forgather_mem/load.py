@@ -321,9 +321,7 @@ class Attached:
         failures = [callback.failure for callback in ours if callback.failure is not None]
         if failures:
             return f"our run could not begin: {failures[0]}"
-        if not ours:
-            return "no callback of the template is both ours and enabled"
-        return None
+        return None if ours else "no callback of the template is both ours and enabled"
 
     def detach(self) -> None:
         """Remove the callbacks and restore every wrapped method; an open run ends. Idempotent."""

@@ -31,8 +31,7 @@ def run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixtur
 def test_a_trainer_with_templates_and_a_report(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said = run("hf_trainer.py", monkeypatch, capsys)
-    assert "== 12 steps" in said
+    assert "== 12 steps" in run("hf_trainer.py", monkeypatch, capsys)
     assert len(event_folders(tmp_path)) == 1
     points = scalars(tmp_path)
     assert [step for step, _ in points["grad_norm_total"]] == [4, 8, 12]

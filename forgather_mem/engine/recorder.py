@@ -79,10 +79,11 @@ class Recorder:
             except self._fence.struck(rule):
                 continue
 
-    def read_aside(self, moment: Moment) -> Sample:
+    def read_aside(self, event: str, run: RunInfo) -> Sample:
         """A reading of host and device, as far as a rule reads them. It is in no record, and counts in the summary."""
         values: dict[str, float] = {}
-        sample = Sample(moment.event, moment.step, moment.epoch, time.time(), values, moment.run.device)
+        moment = Moment(event, run.step, None, None, None, None, {}, run)
+        sample = Sample(event, run.step, None, time.time(), values, run.device)
         for work in self.works.of(HostProbe, DeviceProbe):
             values.update(work(moment, sample))
         self._summary.add(sample)

@@ -283,8 +283,8 @@ class Run:
         prefix = evaluation_prefix(line)
         if not prefix:
             return self.sinks.numbers("log_values", lambda: self.step)
-        moment = Moment("evaluate", self.step, None, None, None, None, {}, self)
-        values = self.sinks.numbers("evaluation_values", functools.partial(self.recorder.read_aside, moment))
+        reading = functools.partial(self.recorder.read_aside, "evaluate", self)
+        values = self.sinks.numbers("evaluation_values", reading)
         return {prefix + name: value for name, value in values.items()}
 
     # ---- when the process ends, or is forked ----
@@ -312,6 +312,8 @@ def _closing_steps(run: Run, since: Clocks) -> list[Step]:
     return [
         fenced("what was read less often", _emit_backed_off, run),
         fenced("the last record", run.recorder.flush),
+        # Its end may be long after its last record; before the first it is as it began
+        *[fenced("the last reading", run.recorder.read_aside, "train_end", run)] * bool(run.summary.spans),
         fenced("phases", run.phases.close),
         *run.works.ends(run),
         *(fenced(str(getattr(call, "__qualname__", "at_close")), call) for call in run.at_close_calls),

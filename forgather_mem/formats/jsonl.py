@@ -275,9 +275,7 @@ def _sample(record: Mapping[str, Any]) -> Sample | None:
         and len(values) <= LogLimits.names
         and (math.isfinite(sum(values.values())) or all(map(math.isfinite, values.values())))
     )
-    if not good:
-        return None
-    return Sample(event, int(step), epoch, float(time_s), values, device)
+    return Sample(event, int(step), epoch, float(time_s), values, device) if good else None
 
 
 def _finding(record: Mapping[str, Any]) -> Finding | None:

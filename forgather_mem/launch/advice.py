@@ -76,7 +76,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     helps_not = [report.oom.no_help.rstrip(".")] if report.oom.no_help else []
     firsts = [one.text.partition(": ")[0].partition(", ")[0] for one in too_large]  # of several values the first
     helps_not += [f"{', '.join(firsts)} (too large)"] * bool(firsts)
-    fit = f"{what}, beside {format_bytes(failed.beside_bytes - failed.grown[1])} that are not the training's"
+    beside = format_bytes(failed.beside_bytes - failed.grown[1])
+    fit = f"{what}; each peak includes {beside} outside the training" if planned else what
     no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
     return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 

@@ -60,7 +60,9 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
         if leak.where == "host":
             lines.append("  held by   not looked for: the run ended first; a longer run names it")
         return lines
-    lines += ["", *_suspect_lines(leak.suspects[0], width, leak.per, leak.per_steps)]
+    # Of what runs still, or was killed, what came since the last look is an estimate
+    about = "about " * (report.run.end in (None, "killed"))
+    lines += ["", *_suspect_lines(leak.suspects[0], width, leak, about)]
     if len(leak.suspects) > 1:
         told = [
             (one.holder, f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}", one.allocated_at)
@@ -111,7 +113,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     of = f" of {format_bytes(limit_bytes)}{_whose(oom)}" if limit_bytes else ""
     wanted = [f"wanted {format_bytes(oom.requested_bytes)}"] if oom.requested_bytes is not None else []
     if oom.free_bytes is not None:
-        wanted.append(f"free {format_bytes(oom.free_bytes)}{of}")
+        is_pythons = oom.kind == "MemoryError" and not wanted  # which tells no size
+        wanted.append(f"{'wanted more than was free,' if is_pythons else 'free'} {format_bytes(oom.free_bytes)}{of}")
     elif wanted and of:
         wanted.append(f"more than was free{of}")
     if wanted:
@@ -279,21 +282,21 @@ def _cause_lines(leak: LeakReport, width: int) -> Iterator[str]:
         cause = f"workers copy the pages of a Python {suspect.type} that they only read:"
     else:
         cause = f"this grows by {format_bytes(suspect.bytes_per_step)} a step:"
-    count = f"{suspect.count:,} objects" if suspect.count else ""
+    count = f"about {suspect.count:,} objects" if suspect.count else ""
     details = [detail for detail in (suspect.held_by, count, suspect.allocated_at) if detail]
     yield from _indented(f"Cause{sure}: {cause}", width, hanging=2)
     yield from textwrap.wrap(", ".join(details) + ".", width, initial_indent="    ", subsequent_indent="    ")
 
 
-def _suspect_lines(suspect: LeakSuspect, width: int, per: str = "a step", per_steps: float = 1.0) -> Iterator[str]:
+def _suspect_lines(suspect: LeakSuspect, width: int, leak: LeakReport, about: str = "") -> Iterator[str]:
     library = " (library code, not yours)" if suspect.whose == "library" else ""
     held = [suspect.type]
     if suspect.count_per_step:
-        held.append(format_pace(suspect.count_per_step * per_steps, " item", per))
+        held.append(format_pace(suspect.count_per_step * leak.per_steps, " item", leak.per))
     if suspect.count:
-        held.append(f"{suspect.count:,} items")
+        held.append(f"{about}{suspect.count:,} items")
     if suspect.bytes:
-        held.append(format_bytes(suspect.bytes))
+        held.append(f"{about * (not suspect.count)}{format_bytes(suspect.bytes)}")
     each, piece = each_bytes(suspect), suspect.each
     of_all = "on average " if piece.startswith("e.g. ") else ""
     size = re.sub(r"(?<=\d{3})\.\d", "", f", {of_all}{format_bytes(each)}") if each and piece else ""  # a quotient

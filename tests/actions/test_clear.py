@@ -15,8 +15,7 @@ no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has 
 
 @no_gpu
 def test_without_an_accelerator_nothing_is_done_and_nothing_given(act: Act) -> None:
-    action = ClearCache()
-    assert act(action) == {}
+    assert act(ClearCache()) == {}
     assert not torch.cuda.is_initialized()
 
 

@@ -33,5 +33,4 @@ def test_trims_stay_within_their_share_of_the_time(act: Act) -> None:
 
 def test_without_glibc_nothing_is_done(act: Act, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trim, "_malloc_trim", lambda: None)
-    action = TrimHost()
-    assert act(action) == {}
+    assert act(TrimHost()) == {}

@@ -1,5 +1,6 @@
 """`forgather-mem live`, as a person types it: in a pipe, and in a terminal until the training ends."""
 
+import contextlib
 import os
 import pty
 import subprocess
@@ -50,11 +51,9 @@ def test_in_a_terminal_it_follows_the_training_until_it_ends_and_shows_the_repor
     ring.close()
     stop = threading.Timer(60, live.kill)
     stop.start()
-    try:
+    with contextlib.suppress(OSError):  # the terminal's other end is closed
         while True:
             shown += os.read(ours, 4096)
-    except OSError:  # the terminal's other end is closed
-        pass
     stop.cancel()
     assert live.wait() == 0
     assert "No leak" in shown.decode()

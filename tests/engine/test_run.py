@@ -15,7 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.run import Run
+from forgather_mem.probes import HostProbe
 from forgather_mem.sinks import Capture, ConsoleSink
+from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Above, AtEvent, Every
@@ -251,10 +253,17 @@ def test_the_folder_of_a_run_is_new_and_stays_where_it_is(tmp_path: Path, monkey
     assert all(folder is not None and folder.is_dir() for folder in folders), "two at once can't take the same"
 
 
-def test_steps_after_the_last_record_are_counted_when_an_error_ends_the_run() -> None:
-    loop = new_loop()
-    loop.add([Rule(when=Every(steps=4), do=[reading("mine/level")])])
+@pytest.mark.parametrize("end", ["finished", "interrupted", "exception"])
+def test_steps_end_and_peak_are_those_of_the_end_though_it_has_no_record(end: str) -> None:
+    loop, capture = new_loop(), Capture()
+    loop.add([Rule(when=Every(steps=4), do=[HostProbe()])], [capture])
     loop.steps(7)
-    loop.run.fail(ValueError("no such row"), "exception")
-    assert loop.run.summary.steps == 7
-    assert loop.run.facts.error == "ValueError: no such row"
+    before, held = own_memory().resident_bytes, bytearray(b"x") * 2**26
+    loop.run.fail(ValueError("no such row"), end) if end == "exception" else loop.run.close(end)
+    resident, peak = (loop.run.summary.spans[f"host/{name}_bytes"] for name in ("rss", "rss_peak"))
+    assert min(resident.last, peak.last) - before > 0.9 * len(held)
+    assert (resident.step, peak.step, [sample.step for sample in capture.samples]) == (7, 7, [4])
+    assert (loop.run.summary.steps, loop.run.facts.error) == (
+        7,
+        "ValueError: no such row" if end == "exception" else None,
+    )

@@ -59,8 +59,7 @@ def test_kill_9_leaves_an_array_without_a_gap_and_what_it_tore_is_cut_off_when_t
 ) -> None:
     path = killed_writer(tmp_path, seed, WRITER.replace("% 600", f"% {most_chars}"))
     whole_lines = path.read_text().count("},\n")
-    again = JsonArrayFile(path)
-    assert again.append({"number": "the next"})
+    assert JsonArrayFile(path).append({"number": "the next"})
     *numbers, last = [record["number"] for record in read(path)]
     assert numbers == list(range(len(numbers)))
     assert len(numbers) >= max(20, whole_lines)

@@ -61,8 +61,7 @@ def test_a_record_torn_anywhere_is_passed_over(tmp_path: Path) -> None:
         torn = bytearray(whole)
         torn[at : at + cut] = number[:cut]
         (tmp_path / "torn").write_bytes(torn)
-        read = read_ring(tmp_path / "torn")
-        assert [sample.step for sample in read.samples] == [1, 2]
+        assert [sample.step for sample in read_ring(tmp_path / "torn").samples] == [1, 2]
     torn = bytearray(whole)
     torn[layout.NOTES_AT + 2 * layout.NOTE_STRIDE + layout.NOTE.size + 3] ^= 1
     torn[layout.STATE_AT + layout.CELL_BYTES] ^= 1  # the newest state, the third: the one before it holds

@@ -68,8 +68,7 @@ def test_files_of_torchs_writer_are_read_without_tensors(tmp_path: Path) -> None
             writer.add_scalar("train/loss", 1 / (step + 1), step)
             writer.add_scalar("new/style", step * 0.1, step, new_style=True)
             writer.add_text("note", "not a scalar", step)
-    found = by_us(tmp_path)
-    assert found == {"train/loss": by_tensorboard(tmp_path)["train/loss"]}
+    assert by_us(tmp_path) == {"train/loss": by_tensorboard(tmp_path)["train/loss"]}
 
 
 def test_our_own_files_are_read_with_descriptions_texts_and_changing_names(tmp_path: Path) -> None:
@@ -125,5 +124,4 @@ def test_many_different_tags_of_one_length_are_all_found(tmp_path: Path) -> None
         for i in range(500)
     ]
     write_events(tmp_path / "events.out.tfevents.1", events)
-    found = by_us(tmp_path)
-    assert found == {f"tag/{i:04d}": [(5, 2.0, float(i))] for i in range(500)}
+    assert by_us(tmp_path) == {f"tag/{i:04d}": [(5, 2.0, float(i))] for i in range(500)}

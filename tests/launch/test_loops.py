@@ -85,9 +85,7 @@ def test_what_frameworks_play_is_a_phase_and_their_epochs_are_told(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.fresh
-def test_what_was_before_the_first_step_is_told_with_its_peak_its_curve_and_an_error_at_the_end(
-    tmp_path: Path,
-) -> None:
+def test_what_was_before_the_first_step_is_told_with_its_peak_its_curve_and_an_error_at_the_end(tmp_path: Path) -> None:
     result, report = as_alone(tmp_path, LARGE_AT_FIRST + PLAIN + "main(60)\nraise ValueError('afterwards')\n")
     assert (result.plain.code, report["run"]["end"], report["steps"]) == (1, "exception", 60)
     peak = report["peaks"][0]

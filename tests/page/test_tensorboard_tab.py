@@ -29,9 +29,7 @@ FOUND = "forgather_mem.page.tensorboard_entry:MemoryTabLoader"
 
 def packages(folder: Path) -> Path | None:
     """A folder with our entry point, if the package is installed without it: from its sources, by an older setup."""
-    if PLUGIN in entry_points(group="tensorboard_plugins").names:
-        return None
-    return with_entry(folder, FOUND)
+    return None if PLUGIN in entry_points(group="tensorboard_plugins").names else with_entry(folder, FOUND)
 
 
 def with_entry(folder: Path, entry: str) -> Path:

@@ -98,8 +98,7 @@ def test_a_tensor_on_the_meta_device_holds_nothing() -> None:
 
 
 def test_lazy_parameters_hold_nothing_yet() -> None:
-    model = nn.LazyLinear(5)
-    assert tensor_bytes(model)["tensors/parameters_bytes"] == 0
+    assert tensor_bytes(nn.LazyLinear(5))["tensors/parameters_bytes"] == 0
 
 
 def test_a_fake_tensor_holds_nothing() -> None:

@@ -42,9 +42,7 @@ def limit_memory(kind: str, room_mib: int) -> None:
 def allocate(what: str, num_bytes: int) -> Any:
     if what == "torch":
         return torch.zeros(num_bytes, dtype=torch.uint8)
-    if what == "numpy":
-        return np.ones(num_bytes, dtype=np.uint8)
-    return bytearray(num_bytes)
+    return np.ones(num_bytes, dtype=np.uint8) if what == "numpy" else bytearray(num_bytes)
 
 
 def run(case: dict[str, Any]) -> dict[str, Any]:

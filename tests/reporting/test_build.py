@@ -52,8 +52,7 @@ def test_a_run_that_failed_in_its_first_step_has_what_was_read_before_it() -> No
 
 @pytest.mark.parametrize("end", ["finished", "exception", "oom", "killed", "interrupted"])
 def test_nothing_is_said_about_leaks_before_somebody_has_looked(end: str) -> None:
-    text = text_of(built(cpu_run(end))).lower()
-    assert "leak" not in text
+    assert "leak" not in text_of(built(cpu_run(end))).lower()
 
 
 def test_a_report_of_a_run_that_goes_on_does_not_say_how_it_ended() -> None:

@@ -67,6 +67,13 @@ def test_what_another_signal_has_ended_has_a_leak_and_no_cause() -> None:
     assert "Cause" not in text
 
 
+def test_what_a_killed_run_had_gained_since_the_last_look_is_told_as_an_estimate() -> None:
+    report = leaking()
+    assert "step, 1,940 items, 5.9 GiB" in text_of(report)
+    report["run"]["end"] = "killed"
+    assert "step, about 1,940 items, 5.9 GiB" in " ".join(text_of(report).split())
+
+
 def test_workers_that_grow_without_a_leak_get_a_cause_and_a_cure() -> None:
     report = killed()
     report["leak"] = {"verdict": "no leak", "suspects": []}
@@ -169,7 +176,7 @@ def test_where_nothing_that_was_planned_would_have_fitted_that_is_told() -> None
     report = out_of_memory()
     report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
     lines = text_of(report).splitlines()
-    at = next(number for number, line in enumerate(lines) if line.startswith("WOULD HAVE FIT  (planned, beside"))
+    at = next(number for number, line in enumerate(lines) if line.startswith("WOULD HAVE FIT  (planned; each peak"))
     assert lines[at + 1 : at + 3] == [
         "  nothing of what was planned; what may help was not planned",
         "MAY HELP  (not planned)",

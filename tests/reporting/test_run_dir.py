@@ -78,7 +78,9 @@ def test_without_its_closing_line_the_log_still_gives_the_sizes(
     assert read["breakdown"]["activations_peak"] <= report["breakdown"]["activations_peak"]
     told = {name: size for name, size in report["host"].items() if not name.endswith(("_start_bytes", "_end_bytes"))}
     assert told.items() <= read["host"].items()  # the log begins with the first step
-    assert read["host"]["rss_end_bytes"] == report["host"]["rss_end_bytes"]
+    assert read["host"]["rss_end_bytes"] == pytest.approx(
+        report["host"]["rss_end_bytes"], rel=0.02
+    )  # of its last record
     assert read["run"]["script"] == report["run"]["script"]
     assert read["overhead"]["seconds"] > 0  # without what the end cost, which is most of it on a busy machine
 

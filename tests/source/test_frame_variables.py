@@ -9,12 +9,7 @@ from torch import nn
 
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.probes.live_objects import live_objects
-from forgather_mem.source.frame_variables import (
-    frame_variables,
-    is_function,
-    is_our_frame,
-    running_frames,
-)
+from forgather_mem.source.frame_variables import frame_variables, is_function, is_our_frame, running_frames
 
 
 class Thing:

@@ -114,9 +114,7 @@ class Resolver:
         """The nodes that are built when this one is used."""
         if not node.children or (isinstance(node, VarNode) and node.variable in self.variables):
             return ()
-        if isinstance(node, CallNode) and node.kind == "meta":
-            return ()
-        return node.children
+        return () if isinstance(node, CallNode) and node.kind == "meta" else node.children
 
     def reached(self, roots: Sequence[Value]) -> Iterator[Node]:
         """Every node that is built for the roots, or may be when a partial is called."""
@@ -360,6 +358,4 @@ def _unknown(takes: Parameters, name: str, names: Collection[str]) -> Misfit:
 
 def _list(takes: Parameters) -> str:
     names = [*takes.positional, *sorted(takes.named - set(takes.positional))]
-    if not names:
-        return "no arguments"
-    return ", ".join(names[:20]) + (", ..." if len(names) > 20 else "")
+    return ", ".join(names[:20]) + ", ..." * (len(names) > 20) or "no arguments"

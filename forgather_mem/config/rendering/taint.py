@@ -284,6 +284,4 @@ def _plain(value: object) -> object:
         with contextlib.suppress(TypeError):  # keys of several types keep their order
             value = dict(sorted(value.items(), key=lambda pair: text_of(pair[0])))
         return {_plain(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value

@@ -74,16 +74,18 @@ class CloserLook:
         self._keys = held.keys if held is not None else set()
         size_of = held.measure(walk) if held is not None else None
         walk.forget()
-        self._mark, self._kept = Mark(), KeptLines(opens=far, held=size_of)
+        self._mark, self._kept, self._is_even = Mark(), KeptLines(opens=far, held=size_of), True
 
-    def finish(self, step: int, rate: float, first_step: int = 0) -> list[Suspect]:
+    def finish(self, step: int, rate: float, first_step: int = 0, is_even: bool = True) -> list[Suspect]:
         """What has grown since, most likely cause first.
 
         Args:
             step: The step that has just finished.
             rate: The growth to explain, in bytes per step.
             first_step: Of the training.
+            is_even: Whether the steps between the looks bring what others do, as without evaluations.
         """
+        self._is_even = is_even
         num_steps, steps = max(1, step - first_step), max(1, step - self.step)
         self._kept.close()
         forget_trees()  # a tree's lists may have got the places of some that were shorter
@@ -121,7 +123,10 @@ class CloserLook:
         for one in more:  # an evaluation may lie between the looks, or a part of a step
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
-                pace, most = pace_of(round(one.count_per_step * steps), steps, whole), rate / one.each_bytes
+                pace, most = (
+                    pace_of(round(one.count_per_step * steps), steps, whole, self._is_even),
+                    rate / one.each_bytes,
+                )
                 # Where the run has had it as well; a fifth is a guess, and so is the third for what is from before it
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
                 one.is_whole = 0.75 * whole <= pace

@@ -225,19 +225,23 @@ def recorder() -> str | None:
     return "tracemalloc is on: tracemalloc.stop()" if tracemalloc.is_tracing() and not KeptLines.records else None
 
 
-def signature_of(one: GrownObject) -> str:
+def signature_of(one: GrownObject, container: object) -> str:
     """Describes one new piece: "Tensor [8, 128, 800] float32 on cuda:0", or where they differ "e.g. dict of 5"."""
     if not one.samples or one.kind in ("graph", "size"):  # one of these is longer by the end of the run
         return "what a step adds to its graph" * (one.kind == "graph")
-    texts = [_described(sample, one.each_bytes) for sample in one.samples[:8]]
+    is_of_pairs = isinstance(container, dict | LRU_CACHE)
+    texts = [_described(_newer_of(it, one.each_bytes) if is_of_pairs else it) for it in one.samples[:8]]
     return texts[0] if len(set(texts)) == 1 else f"e.g. {texts[0]}"
 
 
-def _described(sample: object, each_bytes: float) -> str:
-    if isinstance(sample, tuple) and len(sample) == 2:  # an item of a dict or a cache: what is new in it
-        sample = min(reversed(sample), key=lambda part: abs(deep_bytes(part, set(), set()) - each_bytes))
-    if isinstance(sample, tuple) and len(sample) == 1:
-        sample = sample[0]
+def _newer_of(pair: object, each_bytes: float) -> object:
+    """What is new in an item of a dict or a cache, whose key may be a tuple of one argument."""
+    if isinstance(pair, tuple) and len(pair) == 2:
+        pair = min(reversed(pair), key=lambda part: abs(deep_bytes(part, set(), set()) - each_bytes))
+    return pair[0] if isinstance(pair, tuple) and len(pair) == 1 else pair
+
+
+def _described(sample: object) -> str:
     largest = max(inside([sample]), key=big_bytes)
     if largest is not sample and big_bytes(largest) and _is_most_of(largest, sample):
         return f"{_shape(sample)} with {_shape(largest)}"

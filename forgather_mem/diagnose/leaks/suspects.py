@@ -135,7 +135,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
         held_by=path,
-        each=signature_of(one),
+        each=signature_of(one, container),
         cure=cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
@@ -195,14 +195,18 @@ def count_again(suspects: list[Suspect], step: int, first_step: int, over: bool 
             one.count, one.seen_at = length, step
 
 
-def pace_of(count: int, steps: int, whole: float) -> float:
+def pace_of(count: int, steps: int, whole: float, is_even: bool = True) -> float:
     """Items a step, of which so many came in so many steps, to within one; `whole` if it began empty.
 
+    Where steps are not even, as an evaluation lies between some, these may have brought less than others do.
+
+    >>> pace_of(12, 12, 1.04), pace_of(12, 12, 1.04, is_even=False)
+    (1.0, 1.04)
     >>> pace_of(11, 12, 0.8), pace_of(36, 144, 0.254), pace_of(5, 56, 0.083), pace_of(28, 12, 2.3)
     (1.0, 0.25, 0.083, 2.3)
     """
     pace, off = count / steps, 1 / steps
-    if count > 0:
+    if count > 0 and is_even:
         each = (pace - off, pace + off) if count >= steps else (1 / (pace + off), 1 / max(pace - off, 1e-9))
         if (fits := math.ceil(each[0])) == math.floor(each[1]):
             return fits if count >= steps else 1 / fits

@@ -101,7 +101,7 @@ class LeakWatch:
             from forgather_mem.diagnose.leaks.suspects import count_again
 
             before = counted_bytes()
-            count_again(self._suspects, step, self._first_step, over)
+            count_again(self._suspects, step, self._first_step + self._rare.rest(step), over)
             self._sizes.leave_out(before)
 
     def _close(self) -> None:
@@ -192,7 +192,8 @@ class LeakWatch:
         before = counted_bytes()
         try:
             if run.step > look.step:
-                found = look.finish(run.step, self._rate, self._first_step)
+                first_step = self._first_step + self._rare.rest(run.step)
+                found = look.finish(run.step, self._rate, first_step, is_even=not self._rare.gained)
                 self._searched = True
                 self._suspects = max(found, self._suspects, key=_is_known) if found else self._suspects
         finally:
@@ -306,20 +307,23 @@ class RarePhases:
 
     What such a phase brings may come shortly before or after it is told of, so what counts is the stretch between two
     readings in which it ends.
+
+    Attributes:
+        gained: By those that have been. Steps between two looks may then be others than the rest.
     """
 
     wants_begin = False  # of the phases of a step
 
     def __init__(self, run: RunInfo) -> None:
         self._run, self._then, self._step = run, 0.0, run.step
-        self._gained: dict[str, _Gained] = {}
+        self.gained: dict[str, _Gained] = {}
         self._ended: set[str] = set()
 
     def phase_begin(self, phase: str) -> None:
         """Only its end matters."""
 
     def phase_end(self, phase: str) -> None:
-        one = self._gained.setdefault(phase, _Gained(self._run.step, self._run.step))
+        one = self.gained.setdefault(phase, _Gained(self._run.step, self._run.step))
         if one.step < self._run.step:
             one.step, one.count = self._run.step, one.count + 1
             self._ended.add(phase)
@@ -329,7 +333,7 @@ class RarePhases:
         if "native" not in values:
             return
         now, steps = sum(values.get(name, 0.0) for name in ("native", "objects", "device", "pinned")), step - self._step
-        for phase, one in self._gained.items():
+        for phase, one in self.gained.items():
             if phase in self._ended:
                 one.beside += now - self._then
             elif one.count:
@@ -338,12 +342,19 @@ class RarePhases:
         self._then, self._step = now, step
         self._ended.clear()
 
+    def rest(self, step: int) -> int:
+        """How many steps came after the last phase, where it grows with phases only: as many as bring nothing yet."""
+        return sum(step - one.step for _, one in self._unit())
+
+    def _unit(self) -> Sequence[tuple[Unit, _Gained]]:
+        """The only kind of phase with which it grows, if there is one."""
+        found = [(per, one) for phase, per in _UNITS.items() if (one := self.gained.get(phase)) and one.is_all]
+        return found if len(found) == 1 else []
+
     def told(self, leak: LeakReport) -> LeakReport:
         """The leak with its unit: the only kind of phase with which it grows."""
-        found = [(per, one) for phase, per in _UNITS.items() if (one := self._gained.get(phase)) and one.is_all]
-        if len(found) != 1:
-            return leak
-        per, one = found[0]
-        steps = (one.step - one.first_step) / one.count
-        since = one.first_step + int(max(0, leak.since_step - one.first_step) / steps) * steps
-        return replace(leak, per=per, per_steps=steps, since_step=round(since))
+        for per, one in self._unit():
+            steps = (one.step - one.first_step) / one.count
+            since = one.first_step + int(max(0, leak.since_step - one.first_step) / steps) * steps
+            leak = replace(leak, per=per, per_steps=steps, since_step=round(since))
+        return leak

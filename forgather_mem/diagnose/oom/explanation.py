@@ -269,4 +269,7 @@ def _of_census(failure: Failure) -> str | None:
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."
-    return f"{failure.line} asks for {format_bytes(wanted)} at once." if failure.asks_at_once else None
+    if failure.asks_at_once:
+        return f"{failure.line} asks for {format_bytes(wanted)} at once."
+    is_in_step = failure.steps_done or failure.phase not in ("startup", "other", "data")
+    return None if is_in_step or not failure.ran_out_at else f"it ran out at {failure.ran_out_at}"

@@ -31,6 +31,7 @@ class Failure:
         done_frac: At most so much of its forward pass the model had done, by the layer; 1 where nobody knows.
         functions: Names of the functions in the traceback, outermost first.
         line: The innermost line of the user's own code, "train.py:41"; empty where a library works for it.
+        ran_out_at: That line whoever works for it, with its code.
         callback: The callback in whose event it was raised, if no pass or evaluation ran in that.
         census: What is held beside parameters, gradients and optimizer state, the largest first.
         trained_bytes: Size of the parameters that ask for gradients.
@@ -62,6 +63,7 @@ class Failure:
     done_frac: float = 1.0
     functions: Sequence[str] = ()
     line: str = ""
+    ran_out_at: str = ""
     callback: CallbackFailure | None = None
     census: Sequence[Holding] = ()
     trained_bytes: int = 0

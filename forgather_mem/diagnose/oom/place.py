@@ -21,7 +21,7 @@ from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_mo
 from forgather_mem.heap.failed_frames import chain, entries
 from forgather_mem.heap.object_size import is_torch
 from forgather_mem.source.frame_variables import frame_variables, is_function
-from forgather_mem.source.source_lines import line_name
+from forgather_mem.source.source_lines import line_name, source_line
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 
 _OPTIMIZER_FILE = "torch/optim/optimizer.py"
@@ -127,6 +127,7 @@ def failure_at(
         phase = "forward" if rows else "other" if has_trained else "startup"
     if phase == "generate" and batch is not None:
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
+    last = [(one.tb_frame.f_code.co_filename, one.tb_lineno) for one in users[-1:]]
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
     each = [(name, getattr(config, name, None) or 1) for name in ("num_beams", "num_return_sequences")]
     return Failure(
@@ -136,6 +137,7 @@ def failure_at(
         done_frac=done_frac if phase == "forward" else 1.0,
         functions=tuple(map(_function, frames)),
         line=_line(failed),
+        ran_out_at="".join(f"{line_name(*at)}: {source_line(*at)}" for at in last),
         callback=callback,
         census=take_census(failed, model, optimizer, passes, found.where == "host", phase in STEP_PHASES),
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),

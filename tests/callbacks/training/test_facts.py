@@ -21,8 +21,7 @@ def moment(args: Any = None, state: Any = None, world_size: int = 1, **objects: 
 def test_a_parameter_that_zero_3_keeps_elsewhere_counts_with_its_whole_size() -> None:
     model = torch.nn.Linear(1, 1, bias=False)
     model.weight.ds_numel = 7_000_000  # as DeepSpeed marks it
-    facts = training_facts(moment(model=model))
-    assert facts["model"]["parameters"] == "7,000,000"
+    assert training_facts(moment(model=model))["model"]["parameters"] == "7,000,000"
     model.weight.requires_grad_(False)
     model.bias = torch.nn.Parameter(torch.zeros(256))
     assert training_facts(moment(model=model))["memory"] == {"parameters": "1.0 KiB", "gradients": "1.0 KiB"}

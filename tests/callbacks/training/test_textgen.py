@@ -49,8 +49,7 @@ def test_a_failing_generation_is_logged_once_and_the_training_goes_on(
 ) -> None:
     monkeypatch.delenv("FORGATHER_MEM_STRICT")
     callback = TextgenCallback(PROMPTS, generation_steps=1, tokenizer=lambda text: {"input_ids": [10**6]})
-    trainer = trained(tmp_path, callback)
-    assert trainer.state.global_step == 6
+    assert trained(tmp_path, callback).state.global_step == 6
     assert [record.message for record in caplog.records if "failed" in record.message][1:] == []
     assert callback.summary.switched_off
 

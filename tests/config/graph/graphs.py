@@ -43,9 +43,7 @@ def plain(value):
     """The graph as plain data, which PyYAML's safe loader would give for a document without tags of ours."""
     if isinstance(value, ListNode):
         return [plain(item) for item in value.items]
-    if isinstance(value, DictNode):
-        return {key: plain(item) for key, item in value.entries.items()}
-    return value
+    return {key: plain(item) for key, item in value.entries.items()} if isinstance(value, DictNode) else value
 
 
 def root(text, **budgets):

@@ -60,8 +60,7 @@ def test_a_name_is_given_once_unless_one_of_two_is_overridden():
     error = refused("a: !list:@n [1]\nb: !dict:@n {}\n")
     assert "@n is given twice, first at t.yaml:1:4" in error.message
     assert error.line == 2
-    found = graph("a: !list:@n [1]\na: !list:@n [2]\n")
-    assert found.target("a").items == (2,)
+    assert graph("a: !list:@n [1]\na: !list:@n [2]\n").target("a").items == (2,)
     assert graph("a: &x !list:@n [1]\nb: *x\nc: [*x]").targets == ("a", "b", "c")
 
 

@@ -75,8 +75,7 @@ def test_a_walk_goes_where_it_is_told():
 
 
 def test_the_parts_of_a_node_come_with_their_steps():
-    found = graph(TEXT)
-    assert [way for way, _ in edges(found.target("k"))] == ["[0]", "[1]", "['7th']"]
+    assert [way for way, _ in edges(graph(TEXT).target("k"))] == ["[0]", "[1]", "['7th']"]
     assert list(edges(5)) == []
     assert [step(key) for key in ("gc", "a.b", 3, None)] == [".gc", "['a.b']", "[3]", "[None]"]
 

@@ -112,6 +112,13 @@ def test_a_holder_of_items_of_two_sizes_is_weighed_whole_and_told_with_the_line_
     assert found[0].source_line == 'kept.put({"weights": torch.zeros(400_000)})'
 
 
+def test_steps_between_two_evaluations_are_not_taken_for_all_of_them() -> None:
+    kept = Holder().by_name.setdefault("losses", [torch.zeros(5_000) for _ in range(92)])  # 4 are of evaluations
+    look = CloserLook(88)
+    kept += [torch.zeros(5_000) for _ in range(12)]
+    assert look.finish(100, 20_000.0, is_even=False)[0].count_per_step == pytest.approx(1.04)
+
+
 def test_lists_by_name_are_one_holder_only_where_their_items_are_alike() -> None:
     holder = Holder()
     holder.by_name = {"loss": [], "logits": []}

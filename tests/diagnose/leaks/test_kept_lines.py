@@ -16,6 +16,7 @@ from forgather_mem.diagnose.leaks.heap_diff import CloserLook
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.reporting.problems import _suspect_lines
+from forgather_mem.telemetry.report import NOT_JUDGED
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -123,7 +124,7 @@ def test_what_grows_in_no_container_has_the_line_that_made_it() -> None:
     (top, *others) = suspects_of(lambda: OLD[next(NEXT)].get())
     assert (top.kind, top.held_by, others) == ("made", None, [])
     assert top.source_line == "self.out = np.zeros(5_000)"
-    assert "holder not found" in "\n".join(_suspect_lines(top.reported(), 80))
+    assert "holder not found" in "\n".join(_suspect_lines(top.reported(), 80, NOT_JUDGED))
 
 
 class Keeps:

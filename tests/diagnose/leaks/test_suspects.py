@@ -7,6 +7,7 @@ import torch
 
 from forgather_mem.diagnose.leaks.suspects import Suspect, count_again
 from forgather_mem.reporting.problems import _suspect_lines
+from forgather_mem.telemetry.report import NOT_JUDGED
 from tests.heap.test_reachable import Holder, suspects_after
 
 pytestmark = pytest.mark.alone(forked=True)  # each looks through the heap, of which all tests have more
@@ -34,7 +35,13 @@ def test_where_items_differ_one_of_them_is_an_example_and_their_size_a_mean() ->
     kept = Holder().by_name.setdefault("both", [])
     (top, *_) = suspects_after(lambda step: kept.append(torch.zeros(4000 if step % 2 else 12_000)))
     assert top.each.startswith("e.g. Tensor [")
-    assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80))
+    assert f"{top.each}, on average" in "\n".join(_suspect_lines(top.reported(), 80, NOT_JUDGED))
+
+
+def test_a_tuple_in_a_list_is_an_item_and_no_pair_of_a_key_and_what_is_new() -> None:
+    kept = Holder().by_name.setdefault("pairs", [])
+    (top, *_) = suspects_after(lambda step: kept.append((step, torch.zeros(9000))))
+    assert top.each == "tuple of 2 with Tensor [9000] float32 on cpu"
 
 
 def test_memory_is_that_of_tensors_where_most_of_the_bytes_are_theirs() -> None:

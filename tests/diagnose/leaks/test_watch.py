@@ -39,4 +39,5 @@ def test_the_unit_is_the_only_phase_with_which_it_grows(
             rare.read(step, {"native": native})
     leak = rare.told(LEAK)
     assert (leak.per, leak.per_steps, leak.since_step) == told
+    assert rare.rest(308) == (0 if told[1] == 1 else 8)
     assert rare.told(LeakReport(since_step=28)).since_step == (28 if told[1] == 1 else 20)  # the last one before it

@@ -54,16 +54,23 @@ def test_of_a_plain_script_the_place_the_batch_and_the_model_are_known() -> None
         batch = torch.zeros(6, 4)
         model(batch)
 
-    try:
+    with pytest.raises(RuntimeError) as raised:
         script()
-    except RuntimeError as error:
-        story = story_of(error, rank=3)
+    story = story_of(raised.value, rank=3)
     assert (story.found.kind, story.found.requested_bytes) == ("CPU allocator", 2**52)
     assert (story.phase, story.layer, story.batch, story.rank) == ("forward", "1 (TooLarge)", Batch(6, None, (4,)), 3)
     assert story.in_use["parameters"] == 4 * (16 + 4)
     oom, changes = explained(story)
     assert (oom.phase, oom.requested_bytes, oom.rank) == ("forward", 2**52, 3)
     assert oom.advice == tuple(change.text for change in changes)
+
+
+def test_of_an_error_of_pythons_before_any_step_the_line_is_told_also_where_a_library_works_for_it() -> None:
+    with pytest.raises(MemoryError) as raised:
+        sorted([0], key=lambda _: [0] * 10**15)
+    story = story_of(raised.value)
+    assert str(explained(story)[0].why_now).endswith(": sorted([0], key=lambda _: [0] * 10**15)")
+    assert explained(replace(story, steps_done=9))[0].why_now is None, "a training has more to tell"
 
 
 def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
@@ -73,10 +80,9 @@ def test_a_loss_that_no_module_computes_belongs_to_the_forward_pass() -> None:
         loss = torch.empty(2**50) * logits
         loss.backward()  # type: ignore[no-untyped-call]
 
-    try:
+    with pytest.raises(RuntimeError) as raised:
         script()
-    except RuntimeError as error:
-        story = story_of(error)
+    story = story_of(raised.value)
     assert (story.phase, story.batch) == ("forward", Batch(16, None))
     (change,) = explained(story)[1]
     assert change.text.startswith("less at once at tests/"), "no batch is small enough for that"

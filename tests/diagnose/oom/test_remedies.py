@@ -58,8 +58,7 @@ def test_a_step_in_smaller_parts_has_as_many_samples(
     rows: int, accumulation: int, sizes: list[tuple[int, int]]
 ) -> None:
     case = case_of("forward", {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulation})
-    found = [tuple(change.set.values()) for change in smaller_batches(case)]
-    assert found == sizes
+    assert [tuple(change.set.values()) for change in smaller_batches(case)] == sizes
     summed = replace(case, settings=replace(case.settings, is_trainers=False))
     summed.census = [replace(GRAPH, kind="activations", num_passes=3)]
     assert smaller_batches(summed) == [], "one backward pass goes through several"
