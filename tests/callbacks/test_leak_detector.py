@@ -39,7 +39,6 @@ def leak_of(folder: Path, callbacks: list[Any], data: Tokens | None = None, **ar
     trainer = make_trainer(folder, [*callbacks, detector], model=Bigrams(), **settings)
     trainer.train_dataset = data or trainer.train_dataset
     trainer.train()
-    assert detector.summary is not None
     leak: dict[str, Any] = built(detector.summary)["leak"]
     return leak
 

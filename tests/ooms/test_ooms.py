@@ -18,8 +18,6 @@ BENCHMARK = ROOT / "benchmarks" / "ooms.py"
 @pytest.fixture(scope="module")
 def ooms() -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmark_of_ooms", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

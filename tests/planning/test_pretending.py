@@ -79,7 +79,6 @@ def test_gradients_flow_through_known_and_unknown(mode: Pretending) -> None:
     with mode:
         loss = torch.nn.functional.embedding(torch.tensor([1, 2]), weight).sum()
         loss.backward()
-    assert weight.grad is not None
     assert weight.grad.shape == (10, 4)
 
 
@@ -106,7 +105,6 @@ def test_on_a_device_what_is_made_of_a_data_set_is_the_hosts(log: StorageLog) ->
     rows = torch.ones(1_000)
     with Pretending(log, on_device=True) as mode:
         batch = rows[:10] + 1
-        assert mode.host is not None
         assert (list(log.sizes), list(mode.host.sizes)) == ([], [4_000, 40])
         log.saw(batch, "batch")  # where it is a model's argument
         batch * 2
@@ -227,7 +225,6 @@ def test_grouped_products_are_planned_in_32_bits_as_well(mode: Pretending) -> No
         result = torch._grouped_mm(rows, experts, offs=torch.tensor([8, 16, 24, 32], dtype=torch.int32))
         result.square().sum().backward()
     assert (result.shape, result.dtype) == ((32, 24), torch.float32)
-    assert rows.grad is not None
     assert rows.grad.dtype == torch.float32
 
 

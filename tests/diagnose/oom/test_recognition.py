@@ -87,7 +87,6 @@ def test_a_device_that_is_out_of_memory_is_not_taken_for_the_host(monkeypatch: p
             raise getattr(torch, "AcceleratorError", RuntimeError)(f"CUDA error: out of memory{ASYNCHRONOUS}")
 
     found = recognise(raised(upload))
-    assert found is not None
     assert (found.kind, found.where) == ("driver", "device")
 
 
@@ -128,7 +127,6 @@ def test_a_message_that_can_not_be_made_is_no_failure() -> None:
             raise MemoryError
 
     found = recognise(NoWords())
-    assert found is not None
     assert (found.kind, found.message) == ("MemoryError", "NoWords")
     ruled = recognise(RuntimeError("-----\n- Memory not enough:\n-----\nCUDA out of memory."))
     assert ruled.message == "- Memory not enough:"
