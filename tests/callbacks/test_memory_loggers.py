@@ -47,8 +47,7 @@ def steps_of(path: Path) -> dict[int, dict[str, float]]:
 
 def tensorboard(folder: Path) -> EventAccumulator:
     (file,) = folder.rglob("events.mem.tfevents*")
-    reader = EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0}).Reload()
-    return reader
+    return EventAccumulator(str(file), size_guidance={"scalars": 0, "tensors": 0}).Reload()
 
 
 def test_json_lines_stand_in_the_runs_folder_with_the_default_names_and_true_sizes(tmp_path: Path) -> None:

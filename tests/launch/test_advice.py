@@ -23,9 +23,7 @@ ACCUMULATION = "gradient_accumulation_steps"
 def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) -> OomReport:
     (folder / "script.py").write_text(script)
     path = str(folder / "script.py")
-    found = with_planned_advice(report, Command([sys.executable, path], path, []), most_s).oom
-    assert found is not None
-    return found
+    return with_planned_advice(report, Command([sys.executable, path], path, []), most_s).oom
 
 
 LOOP = """

@@ -34,8 +34,7 @@ class Wrapper(nn.Module):
         self.inner = inner
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.inner(rows)
-        return result
+        return self.inner(rows)
 
 
 def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:

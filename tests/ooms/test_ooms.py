@@ -31,8 +31,7 @@ def forked(words: list[str], folder: Path) -> tuple[int, str]:
 
 
 def traceback_of(stderr: str) -> str:
-    text: str = sys.modules["benchmark_of_ooms"].traceback_in(stderr)
-    return text
+    return sys.modules["benchmark_of_ooms"].traceback_in(stderr)
 
 
 @pytest.mark.slow
