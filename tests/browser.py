@@ -68,8 +68,7 @@ class Browser:
 
     def log(self, kind: str = "browser") -> list[dict[str, Any]]:
         """What was logged since the last call: "browser" is the console, "performance" has all requests."""
-        found: list[dict[str, Any]] = self._ask(f"{self._session}/se/log", {"type": kind})
-        return found
+        return self._ask(f"{self._session}/se/log", {"type": kind})
 
     def requests(self) -> list[str]:
         """Addresses that were asked for since the last call."""

@@ -70,16 +70,12 @@ class Reporter:
         return outcome._replace(printed=outcome.printed + (page.read_bytes().decode() if page.exists() else ""))
 
     def answer(self, argv: list[str], printed: Path) -> Outcome:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         self._server.stdin.write(json.dumps({"argv": argv, "to": str(printed)}) + "\n")
         self._server.stdin.flush()
         answer = json.loads(self._server.stdout.readline())
         return Outcome(answer["code"], printed.read_bytes().decode(), *answer["used"])
 
     def close(self) -> None:
-        assert self._server.stdin is not None
-        assert self._server.stdout is not None
         self._server.stdin.close()
         self._server.wait(timeout=30)
         self._server.stdout.close()

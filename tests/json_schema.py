@@ -16,8 +16,7 @@ KNOWN = {
 
 @cache
 def schema() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
-    return found
+    return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 def assert_fits(report: Any) -> None:

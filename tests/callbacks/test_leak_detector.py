@@ -39,9 +39,7 @@ def leak_of(folder: Path, callbacks: list[Any], data: Tokens | None = None, **ar
     trainer = make_trainer(folder, [*callbacks, detector], model=Bigrams(), **settings)
     trainer.train_dataset = data or trainer.train_dataset
     trainer.train()
-    assert detector.summary is not None
-    leak: dict[str, Any] = built(detector.summary)["leak"]
-    return leak
+    return built(detector.summary)["leak"]
 
 
 @pytest.mark.slow
@@ -135,7 +133,6 @@ class Elsewhere(TrainerCallback):
         self.child = subprocess.Popen([sys.executable, "-c", self.grows], stdin=subprocess.PIPE, text=True)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
-        assert self.child.stdin is not None
         print(LEAK_BYTES, file=self.child.stdin, flush=True)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:

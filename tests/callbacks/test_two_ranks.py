@@ -64,5 +64,4 @@ def test_without_run_a_rank_that_was_killed_is_named_too(tmp_path: Path, is_real
     report = run_report(folder)
     told = report_text(report)
     assert "RANK 1 OF 2 FAILED FIRST, at step 3, backward.\n  The others: 1 ended by an exception." in told
-    assert report.ranks is not None
     assert (report.ranks[0].error or "").startswith("RuntimeError: ")

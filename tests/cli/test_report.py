@@ -59,7 +59,6 @@ def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> Non
 def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
     command = [sys.executable, "-m", "forgather_mem", "report", "out", "--serve"]
     served = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert served.stdout is not None
     address = served.stdout.readline().removeprefix("forgather-mem: ").strip()
     with urllib.request.urlopen(f"{address}runs", timeout=30) as answer:
         assert [run["name"] for run in json.load(answer)["runs"]] == ["forgather_mem/20261120-120000"]

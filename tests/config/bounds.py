@@ -86,8 +86,7 @@ def corpus() -> list[dict[str, Any]]:
     """What was found so far."""
     import yaml
 
-    found: list[dict[str, Any]] = yaml.load((Path(__file__).parent / "bounds.yaml").read_text(), yaml.CSafeLoader)
-    return found
+    return yaml.load((Path(__file__).parent / "bounds.yaml").read_text(), yaml.CSafeLoader)
 
 
 def written_out(case: Mapping[str, Any]) -> str:

@@ -158,7 +158,6 @@ def test_a_process_alone_asks_no_store_for_its_key() -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_only_the_first_rank_makes_a_folder(tmp_path: Path, rank: int) -> None:
     folder = run_folder(tmp_path, rank, "key")
-    assert folder is not None
     assert folder.parent == tmp_path / "forgather_mem"
     assert folder.is_dir() == (rank == 0)
     assert time.strptime(folder.name[:15], "%Y%m%d-%H%M%S")
@@ -177,12 +176,10 @@ def test_the_environment_names_another_place_which_may_be_a_link(
     assert list(elsewhere.iterdir()) == []
     monkeypatch.setenv("FORGATHER_MEM_DIR", str(tmp_path / "forgather_mem"))
     folder = run_folder(None, 0, "key")
-    assert folder is not None
     assert folder.parent == elsewhere, "resolved once, at the beginning"
 
 
 def test_a_folder_that_can_not_be_made_is_named_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "forgather_mem").write_text("a file is in the way")
     folder = run_folder(tmp_path, 0, "key")
-    assert folder is not None
     assert not folder.exists()

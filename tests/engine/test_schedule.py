@@ -119,7 +119,6 @@ def test_a_peak_stands_in_the_record_of_its_own_step_however_rare_the_readings_a
         for member, rule in zip(members, (watched, slow), strict=True)
     )
     peaks = host_peaks()
-    assert peaks is not None
     other_window = peaks.open(reset=False)
     ballast = own_memory().resident_bytes // MIB
     for step in range(1, 201):

@@ -13,9 +13,7 @@ from forgather_mem.formats.event_file import EventFile, crc32c, frame, payloads
 
 
 def framed(payload: bytes) -> bytes:
-    checksum = crc32c()
-    assert checksum is not None
-    return frame(payload, checksum)
+    return frame(payload, crc32c())
 
 
 @settings(deadline=None)

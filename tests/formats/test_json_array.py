@@ -70,7 +70,6 @@ def killed_writer(folder: Path, seed: int, program: str) -> Path:
     """The file of a process that wrote without a pause until it was killed."""
     path = folder / "log.json"
     with subprocess.Popen([sys.executable, "-c", program, str(path)], stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
         writer.stdout.readline()
         time.sleep(random.Random(seed).uniform(0.0, 0.05))
         writer.send_signal(signal.SIGKILL)

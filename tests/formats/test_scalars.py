@@ -35,7 +35,6 @@ def by_us(folder: Path) -> dict[str, list[Point]]:
 
 def write_events(path: Path, events: list[Event]) -> None:
     checksum = crc32c()
-    assert checksum is not None
     version = Event(file_version="brain.Event:2")
     path.write_bytes(b"".join(frame(event.SerializeToString(), checksum) for event in [version, *events]))
 

@@ -41,7 +41,6 @@ def test_its_length_its_bound_and_its_newest_items(make: Any, add: Any, found: A
     for item in range(1000, 1004):
         add(container, item)
     row = container_kind(type(container))
-    assert row is not None
     assert (length_of(container), row.bound(container)) == (4, bound)
     last = newest(container, 2)
     is_raw = type(container) is array  # its numbers are no objects
@@ -62,7 +61,6 @@ def test_each_size_is_that_of_what_it_holds(make: Any, add: Any) -> None:
     for item in range(1000, 1000 + count):
         add(container, item)
     last, row = newest(container, 1), container_kind(type(container))
-    assert row is not None
     each = row.place_bytes(container) + sum(deep_bytes(item, set(), set()) for item in last)
     assert 1 / 3 < deep_bytes(container, set(), set()) / (count * each) < 3
     assert big_bytes(container) == (0 if last else pytest.approx(count * each, rel=0.2)), "of raw numbers alone"

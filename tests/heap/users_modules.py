@@ -17,8 +17,6 @@ def make_module(folder: Path, text: str) -> Any:
     file = folder / f"{name}.py"
     file.write_text(text)
     spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None
-    assert spec.loader is not None
     made = importlib.util.module_from_spec(spec)
     sys.modules[name] = made
     spec.loader.exec_module(made)

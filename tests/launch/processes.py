@@ -36,7 +36,6 @@ class Waiting:
             [*words, script(folder, "waits")], cwd=folder, env=environment(), stdout=subprocess.PIPE,
             stderr=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
     def child(self) -> int:
@@ -66,7 +65,6 @@ class Counting:
             [*words, str(folder / "counts.py")], cwd=folder, env=environment(), text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, **place,
         )  # fmt: skip
-        assert self.process.stdout is not None
         assert self.process.stdout.readline() == "ready\n"
 
     def all_processes(self) -> list[int]:

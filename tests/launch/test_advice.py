@@ -23,9 +23,7 @@ ACCUMULATION = "gradient_accumulation_steps"
 def advised(report: RunReport, folder: Path, script: str, most_s: float = 60) -> OomReport:
     (folder / "script.py").write_text(script)
     path = str(folder / "script.py")
-    found = with_planned_advice(report, Command([sys.executable, path], path, []), most_s).oom
-    assert found is not None
-    return found
+    return with_planned_advice(report, Command([sys.executable, path], path, []), most_s).oom
 
 
 LOOP = """
@@ -77,7 +75,6 @@ def test_a_report_of_a_run_with_memory_enough_stays_as_it_is() -> None:
 
 def test_a_launcher_is_not_started_again() -> None:
     found = with_planned_advice(report_of(out_of_memory()), Command(["true"], "train.py", [], is_python=False), 60)
-    assert found.oom is not None
     assert found.oom.fit == "not planned: a launcher started it"
 
 

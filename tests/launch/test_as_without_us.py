@@ -76,7 +76,6 @@ def test_a_signal_to_the_parent_is_one_to_the_script(folder: Path, number: signa
     for words in (python(), JUDGED):
         waiting = Waiting(folder, words)
         os.kill(waiting.process.pid, signal.SIGUSR1)
-        assert waiting.process.stdout is not None
         assert waiting.process.stdout.readline() == "told SIGUSR1\n"
         os.kill(waiting.process.pid, number)
         results.append(waiting.result())

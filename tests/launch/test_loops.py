@@ -17,8 +17,7 @@ PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS = _TEXTS["watched"].v
 
 
 def read(path: Path) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads(path.read_text())
-    return report
+    return json.loads(path.read_text())
 
 
 def as_alone(folder: Path, text: str, *, is_real: bool = False) -> tuple[Watched, dict[str, Any]]:

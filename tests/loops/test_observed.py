@@ -52,7 +52,6 @@ class Phases(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **objects: Any) -> None:
         if state.global_step == 1:
             run = run_of(state)
-            assert run is not None
             run.watch_phases(self)
             run.watch_batches(lambda arguments, keywords: self.shapes.add(tuple(arguments[0].shape)))
         self.events.append("step_end")

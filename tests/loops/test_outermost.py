@@ -34,8 +34,7 @@ class Wrapper(nn.Module):
         self.inner = inner
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:
-        result: torch.Tensor = self.inner(rows)
-        return result
+        return self.inner(rows)
 
 
 def optimizer_of(module: nn.Module) -> torch.optim.Optimizer:
@@ -86,7 +85,6 @@ def test_two_models_are_one_to_callbacks_and_neither_is_kept_alive() -> None:
     first, second = nn.Linear(2, 2), nn.Linear(3, 3)
     found = Outermost([first, second], [optimizer_of(first), optimizer_of(second)])
     both = found.as_one()
-    assert both is not None
     assert sorted(parameter.numel() for parameter in both.parameters()) == [2, 3, 4, 9]
     del both, second
     assert found.as_one() is first

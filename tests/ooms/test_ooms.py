@@ -18,8 +18,6 @@ BENCHMARK = ROOT / "benchmarks" / "ooms.py"
 @pytest.fixture(scope="module")
 def ooms() -> ModuleType:
     spec = importlib.util.spec_from_file_location("benchmark_of_ooms", BENCHMARK)
-    assert spec is not None
-    assert spec.loader is not None
     module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -33,8 +31,7 @@ def forked(words: list[str], folder: Path) -> tuple[int, str]:
 
 
 def traceback_of(stderr: str) -> str:
-    text: str = sys.modules["benchmark_of_ooms"].traceback_in(stderr)
-    return text
+    return sys.modules["benchmark_of_ooms"].traceback_in(stderr)
 
 
 @pytest.mark.slow

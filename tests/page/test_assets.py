@@ -54,13 +54,12 @@ def shown(chromium: Browser, tmp_path: Path) -> Iterator[Any]:
 
 def over(browser: Browser, number: int = 0) -> dict[str, float]:
     """Where the area of a plot is."""
-    found: dict[str, float] = browser.run(
+    return browser.run(
         "const e = document.querySelectorAll('.u-over')[arguments[0]]; e.scrollIntoView({block: 'center'});"
         "const box = e.getBoundingClientRect();"
         "return {x: Math.round(box.x), y: Math.round(box.y), w: Math.round(box.width), h: Math.round(box.height)}",
         number,
     )
-    return found
 
 
 def move(x: float, y: float) -> dict[str, object]:
@@ -73,10 +72,7 @@ def press(*keys: str) -> list[dict[str, object]]:
 
 def limits(browser: Browser) -> list[list[float]]:
     """What each plot shows of the axis below it."""
-    found: list[list[float]] = browser.run(
-        "return window.forgatherMem.page.plots.map(({u}) => [u.scales.x.min, u.scales.x.max])"
-    )
-    return found
+    return browser.run("return window.forgatherMem.page.plots.map(({u}) => [u.scales.x.min, u.scales.x.max])")
 
 
 def test_the_answer_is_there_without_a_click(shown: Any) -> None:

@@ -16,8 +16,6 @@ def test_a_value_stands_in_the_row_in_which_it_was_read(tmp_path: Path) -> None:
     readings = read_readings(tmp_path)
     assert list(readings.steps) == [1, 2, 3, 4]
     column, held = readings.column("host/rss_bytes"), readings.held("host/rss_bytes")
-    assert column is not None
-    assert held is not None
     assert column[[0, 2]].tolist() == [5.0, 7.0]
     assert np.isnan(column[[1, 3]]).all()
     assert held.tolist() == [5.0, 5.0, 7.0, 7.0]

@@ -227,8 +227,7 @@ def test_a_page_gets_what_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def steps_of(line: bytes) -> list[int]:
-    steps: list[int] = json.loads(line.removeprefix(b"data: "))["steps"]
-    return steps
+    return json.loads(line.removeprefix(b"data: "))["steps"]
 
 
 def test_serving_writes_nothing(folder: Path) -> None:

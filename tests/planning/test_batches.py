@@ -75,7 +75,6 @@ def test_the_largest_is_that_which_the_collator_makes_so_and_of_equals_one_with_
     found = [largest_of(batches, sizes, collate, rows) for collate in (padded, joined)]
     assert [(one.largest, one.shape) for one in found if one] == [(1, PlannedShape(2, 9)), (0, PlannedShape(1, 18, 2))]
     among = largest_of(batches, sizes, padded, rows, [0, 2])
-    assert among is not None
     of = "Batches are the largest of the 3 that come in this order"
     assert among.note(False) == f"{of}: 9 tokens."
     assert largest_of(batches, sizes, torch.stack, rows) is None  # type: ignore[arg-type]
@@ -84,7 +83,6 @@ def test_the_largest_is_that_which_the_collator_makes_so_and_of_equals_one_with_
 def test_of_batches_of_any_size_that_with_the_most_rows_is_taken() -> None:
     rows: list[object] = [torch.zeros(3, 4, 4)] * 4
     found = largest_of([[0], [1, 2], [3]], sizes_of(rows), torch.stack, rows)  # type: ignore[arg-type]
-    assert found is not None
     assert (found.largest, found.shape) == (1, PlannedShape(2))
 
 

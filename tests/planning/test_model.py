@@ -54,7 +54,6 @@ def test_a_model_that_was_never_filled_is_as_good() -> None:
 def test_buffers_of_the_host_keep_their_values() -> None:
     model = nn.BatchNorm1d(4)
     emptied(model)
-    assert model.running_var is not None
     assert model.running_var.tolist() == [1.0, 1.0, 1.0, 1.0]
 
 

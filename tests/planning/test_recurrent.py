@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-import forgather_mem
-from tests.planning.counted import Counted
+from tests.planning.compared import compared
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -20,8 +19,7 @@ class Tagger(nn.Module):
         self.head = nn.Linear(96 if is_both_ways else 48, 16)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        scores: torch.Tensor = self.head(self.layer(self.embedding(tokens))[0])
-        return scores
+        return self.head(self.layer(self.embedding(tokens))[0])
 
 
 @pytest.mark.slow
@@ -47,12 +45,7 @@ def is_planned_within(
         optimizer.step()
         optimizer.zero_grad()
 
-    plan = forgather_mem.plan(step, model, optimizer, batch)
-    with Counted() as real:
-        for _ in range(2):
-            step(batch)
-    assert plan.notes == ()
-    assert plan.peak_bytes == pytest.approx(real.peak_bytes, rel=share)
+    assert compared(step, model, optimizer, batch, steps=2, rel=share).notes == ()
 
 
 @pytest.mark.parametrize("kind", [pytest.param(nn.GRU, marks=pytest.mark.soak), nn.LSTM])

@@ -7,9 +7,8 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import forgather_mem
 from forgather_mem.planning.stand_ins import StandIns
-from tests.planning.counted import Counted
+from tests.planning.compared import compared
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 Loss = Callable[[nn.Module, torch.Tensor], torch.Tensor]
@@ -83,12 +82,7 @@ def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, to
         optimizer.step()
         optimizer.zero_grad()
 
-    plan = forgather_mem.plan(step, model, optimizer, batch)
-    with Counted() as counted:
-        counted.see(batch, LABELS)
-        for _ in range(3):
-            step(batch)
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+    plan = compared(step, model, optimizer, batch, LABELS, steps=3)
     assert "".join(plan.notes).startswith(told)
     assert len(plan.notes) == bool(told)
     assert plan.bound == ("at most" if how in (chooses, goes_again) else "exact")
@@ -105,11 +99,7 @@ def test_arrays_hold_the_memory_of_their_tensors() -> None:
         kept.append(features.detach().cpu().numpy()[:2])
         del kept[:-3]
 
-    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(256, 64))
-    with Counted() as counted:
-        for _ in range(5):
-            step(torch.zeros(256, 64))
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
+    compared(step, model, optimizer, torch.zeros(256, 64))
 
 
 def test_a_closure_is_called_until_the_history_is_full() -> None:
@@ -122,11 +112,7 @@ def test_a_closure_is_called_until_the_history_is_full() -> None:
         loss.backward()
         return loss
 
-    plan = forgather_mem.plan(lambda _: optimizer.step(closure), model, optimizer, batch)
-    with Counted() as counted:
-        for _ in range(6):
-            optimizer.step(closure)
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.002)
+    plan = compared(lambda _: optimizer.step(closure), model, optimizer, batch, steps=6, rel=0.002)
     assert plan.notes[-1].startswith("The peak depends on a value (torch/optim/lbfgs.py:")
 
 

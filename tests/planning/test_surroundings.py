@@ -1,30 +1,13 @@
 """What is alive beside a training counts, against all storages that go into or out of its operations."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from torch import nn
 
-import forgather_mem
-from forgather_mem.planning.result import Plan
-from tests.planning.counted import Counted, alive_tensors, storage_of
+from tests.planning.compared import compared
+from tests.planning.counted import alive_tensors, storage_of
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
-
-
-def compared(step: Callable[[torch.Tensor], None], model: nn.Module, batch: torch.Tensor, *held: torch.Tensor) -> Plan:
-    """The plan, which has to be what the training takes."""
-    optimizer = step.__closure__ and next(
-        cell.cell_contents for cell in step.__closure__ if isinstance(cell.cell_contents, torch.optim.Optimizer)
-    )
-    plan = forgather_mem.plan(step, model, optimizer, batch)
-    with Counted() as counted:
-        counted.see(batch, held)
-        for _ in range(5):
-            step(batch)
-    assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.001)
-    return plan
 
 
 class Distils:
@@ -42,7 +25,7 @@ def test_a_teacher_counts_from_the_start_and_is_named() -> None:
         optimizer.step()
         optimizer.zero_grad()
 
-    plan = compared(step, model, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
+    plan = compared(step, model, optimizer, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
     assert {row.parts["other models"] for row in plan.phases} == {4 * (512 * 512 * 9 + 512)}
     assert plan.notes[1].startswith("Other models: `distils.teacher` of test_a_teacher_")
 
@@ -55,7 +38,7 @@ def test_a_graph_that_no_optimizer_needs_is_a_part_of_its_own() -> None:
         (model(batch) - teacher(batch)).square().mean().backward()
         optimizer.step()
 
-    plan = compared(step, model, torch.zeros(128, 64), *teacher.parameters())
+    plan = compared(step, model, optimizer, torch.zeros(128, 64), *teacher.parameters())
     assert plan.highest_parts()["graphs of other models"] >= 128 * 512 * 4
     assert f"No optimizer trains {plan.untrained[0]}: " in plan.notes[-1]
 
@@ -69,7 +52,7 @@ def test_a_working_copy_whose_gradients_go_to_weights_of_the_optimizer_is_traine
         master.weight.grad, model.weight.grad = model.weight.grad, None
         optimizer.step()
 
-    assert not compared(step, master, torch.zeros(128, 64), *model.parameters()).untrained
+    assert not compared(step, master, optimizer, torch.zeros(128, 64), *model.parameters()).untrained
 
 
 def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> None:
@@ -89,7 +72,7 @@ def test_a_table_and_a_bank_of_features_count_and_views_of_weights_do_not() -> N
             for view in views:
                 view.mul_(0.99)
 
-    plan = compared(step, model, torch.arange(32), table, bank, untouched)
+    plan = compared(step, model, optimizer, torch.arange(32), table, bank, untouched)
     assert plan.parts["other tensors"] == pytest.approx(
         table.nbytes + bank.nbytes + untouched.nbytes + sum(storages.values()), rel=0.001
     )
@@ -107,5 +90,5 @@ def test_a_queue_is_planned_until_it_is_full() -> None:
         kept.append(features.detach())
         del kept[:-3]
 
-    (note,) = compared(step, model, torch.zeros(256, 64)).notes
+    (note,) = compared(step, model, optimizer, torch.zeros(256, 64)).notes
     assert note == "Kept from step to step: `step` of compared() 1.0 MiB."

@@ -141,7 +141,6 @@ def test_children_that_are_no_data_workers_are_other_children(probe: Work, read:
         pool.map(abs, range(4))
         an_epoch_of(data)
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
             assert process.stdout.readline() == "ready\n"
             values = reading(read, probe)
             process.communicate("")

@@ -78,7 +78,6 @@ def test_memory_that_ran_out_is_told_as_such_and_not_as_the_peers_that_were_lost
     ended(tmp_path, 0, 2)
     ended(tmp_path, 1, 2, "MemoryError", end="oom")
     first = run_report(tmp_path).first_failure
-    assert first is not None
     assert (first.rank, first.how, first.sure) == (1, "oom", True)
 
 
@@ -91,7 +90,6 @@ def test_the_launcher_knows_whose_signal_was_not_its_own(tmp_path: Path) -> None
     assert "RANK 2 OF 3 FAILED FIRST, at step 31, backward." in text
     assert "KILLED BY SIGKILL" in text
     rows = run_report(tmp_path, word).ranks
-    assert rows is not None
     assert [row.signal for row in rows] == [15, 15, 9]
 
 
@@ -116,7 +114,6 @@ def test_an_exit_without_an_error_has_its_code(tmp_path: Path) -> None:
     assert "RANK 1 OF 2 FAILED FIRST, at step 31, data: exit code 3." in text
     assert "UNEXPECTEDLY" not in text
     first = run_report(tmp_path, word).first_failure
-    assert first is not None
     assert (first.how, first.exit_code) == ("exited", 3)
 
 

@@ -15,7 +15,6 @@ def test_of_both_planned_steps_the_higher_peak_of_a_phase_counts() -> None:
     two = plan(SIZES)
     two["phases"] += [{"step": 1, "phase": "backward", "bytes": 7 * MIB, "parts": {"activations": 7 * MIB}}]
     planned = planned_of(two)
-    assert planned is not None
     assert [(row.phase, row.bytes // MIB, row.parts) for row in planned.phases] == [
         ("forward", 3, {"activations": 3 * MIB}), ("backward", 7, {"activations": 7 * MIB}),
     ]  # fmt: skip
@@ -25,10 +24,8 @@ def test_the_file_of_a_plan_has_its_settings_and_its_batch(tmp_path: Path) -> No
     file = tmp_path / "a.json"
     file.write_text(json.dumps({"script": "a.py", "plans": [plan(SIZES)], "settings": {"arguments.optim": "sgd"}}))
     report = report_of_plan(file)
-    assert report is not None
     assert report.run.script == "a.py"
     assert report.run.settings == {"arguments.optim": "sgd", "batch.rows": "8", "batch.length": "128"}
-    assert report.planned is not None
     assert report.planned.planned_bytes == 5 * MIB
 
 

@@ -97,8 +97,7 @@ def lengthened(report: dict[str, Any]) -> dict[str, Any]:
             return [change(inner) for inner in value]
         return value + tail if isinstance(value, str) else value
 
-    changed: dict[str, Any] = change(long)
-    return changed
+    return change(long)
 
 
 def test_the_command_for_a_report_works_in_the_shell_that_started_the_process(

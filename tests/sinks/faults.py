@@ -207,7 +207,6 @@ def killed(kind: str, tmp_path: Path, seed: int) -> None:
     child = subprocess.Popen(
         [sys.executable, "-c", code, kind, str(folder)], stdout=subprocess.PIPE, cwd=root, bufsize=0
     )
-    assert child.stdout is not None
     got = child.stdout.read(1)
     until = time.monotonic() + random.Random(seed).uniform(0.0, 0.04)
     while time.monotonic() < until:

@@ -28,7 +28,6 @@ class Page:
         paths = [*([str(packages)] if packages else []), *filter(None, [os.environ.get("PYTHONPATH")])]
         env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
         self._process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env)
-        assert self._process.stderr is not None
         seen = []
         for line in self._process.stderr:
             seen.append(line)
@@ -42,7 +41,6 @@ class Page:
 
     def close(self) -> None:
         self._process.terminate()
-        assert self._process.stderr is not None
         self._process.stderr.close()
         try:
             self._process.wait(timeout=20)

@@ -83,7 +83,6 @@ class At:
 
 def test_the_calling_line_is_the_users_behind_those_of_libraries() -> None:
     frame = inspect.currentframe()
-    assert frame is not None
     assert At().place == (__file__, frame.f_lineno)
 
 

@@ -35,7 +35,6 @@ class Keeps(Base):
 def test_local_names_are_pythons_own(tmp_path: Path) -> None:
     made = make_module(tmp_path, TEXT)
     tree = tree_of(made.__file__)
-    assert tree is not None
     outer = next(node for node in ast.walk(tree) if getattr(node, "name", "") == "outer")
     assert local_names(outer) == {"a", "rest", "key", "more", "b"}
     assert set(made.outer.__code__.co_varnames) | set(made.outer.__code__.co_cellvars) == {*local_names(outer), "inner"}

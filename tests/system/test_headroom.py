@@ -42,7 +42,6 @@ def test_a_device_has_room_in_what_the_driver_and_torch_have_unused(monkeypatch:
         device.hold(100)
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda index: (50 * MIB, 80 * GIB))
         room = device_room()
-    assert room is not None
     assert (room.where, room.limit, room.used_bytes, room.free_bytes) == ("device", "GPU 0", 100 * MIB, 250 * MIB)
     assert (room.passing_bytes, room.lasting_bytes) == (200 * MIB, 50 * MIB), "the peak was 300"
 
@@ -66,7 +65,6 @@ def test_the_peak_of_a_step_counts_also_where_others_reset_the_allocator_s(devic
     assert device_room() is not None
     torch.cuda.reset_peak_memory_stats(0)
     room = device_room()
-    assert room is not None
     assert room.lasting_bytes == (TOTAL_MIB - 1024 - 2048) * MIB
 
 
@@ -77,7 +75,6 @@ def test_a_fraction_set_for_this_process_is_a_limit(device: SimulatedDevice, use
     device.hold(1000)
     device.hold(400)
     room = device_room()
-    assert room is not None
     may_take = min(TOTAL_MIB // 4, TOTAL_MIB - used_by_others) - 1000
     assert room.free_bytes == (may_take + 600) * MIB
 

@@ -29,7 +29,6 @@ def test_a_mark_that_rests_keeps_no_file_open_and_can_be_read_again() -> None:
 
 def test_a_devices_mark_is_its_allocators_which_may_keep_no_peaks(device: SimulatedDevice) -> None:
     found = current_allocator()
-    assert found is not None
     mark, without = DeviceMark(found), DeviceMark(replace(found, reset_peaks=None))
     device.hold(500)
     device.hold(300)

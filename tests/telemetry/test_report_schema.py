@@ -116,7 +116,6 @@ def test_a_report_with_everything_that_may_be_in_it_fits_the_schema() -> None:
 def test_what_a_report_says_is_still_there_when_it_was_read(make: Any) -> None:
     report = make()
     read = checked_report(json.loads(json.dumps(report)))
-    assert read is not None
     assert read.left_out == ()
     assert_fits(to_dict(read))
     assert_holds(to_dict(read), report)
@@ -193,7 +192,6 @@ def test_keys_of_a_newer_version_are_passed_over() -> None:
 def test_a_merged_report_has_all_that_belongs_to_ranks_or_nothing_of_it() -> None:
     plain = to_dict(filled(RunReport))
     read = checked_report({**plain, "spread": 3})
-    assert read is not None
     assert (read.ranks, read.spread, read.missing_ranks) == (None, None, None)
 
 

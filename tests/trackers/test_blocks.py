@@ -63,7 +63,6 @@ def test_on_a_device_each_place_has_its_line(device: SimulatedDevice, lines: lis
     gpu, cpu = lines[0].splitlines()
     assert gpu == "forward: GPU start 23.0 MB, end 31.0 MB, consumed +8.0 MB, peak 123.0 MB"
     assert cpu.startswith("forward: CPU start ")
-    assert block.gpu is not None
     assert block.gpu.consumed_bytes == 8 * MIB
 
 
@@ -273,7 +272,6 @@ def test_a_generator_that_is_left_early_has_not_failed(lines: list[str]) -> None
 
 def test_recursion_without_end_leaves_no_window_open(lines: list[str]) -> None:
     peaks = host_peaks()
-    assert peaks is not None
     watching = len(peaks._windows)
 
     @monitor_memory("level", say=lines.append)

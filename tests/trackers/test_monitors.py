@@ -117,7 +117,6 @@ def test_without_leave_to_reset_a_peak_below_an_older_one_is_a_lower_bound(capsy
 
 def test_an_epoch_that_was_cut_off_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
     peaks = host_peaks()
-    assert peaks is not None
     watching = len(peaks._windows)
     monitor = EpochMemoryMonitor(verbose_batches=0)
     monitor.on_epoch_start()
@@ -262,7 +261,6 @@ def test_trackers_in_use_can_be_pickled_and_copied() -> None:
 
 def test_nothing_is_left_behind_when_trackers_are_dropped() -> None:
     peaks = host_peaks()
-    assert peaks is not None
     MemoryTracker().record("the first")  # of this process: what all of them read stays open
     watching, descriptors = len(peaks._windows), open_descriptors()
     tracker, monitor, profiler = MemoryTracker(), EpochMemoryMonitor(), BatchMemoryProfiler()

@@ -77,5 +77,4 @@ def test_a_step_after_which_another_callback_fails_is_done(tmp_path: Path, error
     ours = MemoryCallback()
     with pytest.raises(error):
         make_trainer(tmp_path, [AtStep(2, error()), ours]).train()
-    assert ours.summary is not None
     assert ours.summary.steps == 2

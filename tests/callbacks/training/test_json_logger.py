@@ -27,8 +27,7 @@ def logs_in(folder: Path) -> list[Path]:
 
 def records_in(folder: Path) -> list[dict[str, Any]]:
     (path,) = logs_in(folder)
-    records: list[dict[str, Any]] = json.loads(path.read_bytes())
-    return records
+    return json.loads(path.read_bytes())
 
 
 def test_every_log_line_and_evaluation_is_a_record_of_the_documents_form(tmp_path: Path) -> None:

@@ -39,12 +39,10 @@ def test_an_alarm_that_the_verdict_repeats_stands() -> None:
 )
 def test_one_that_no_longer_holds_is_taken_back_with_the_reason(sizes: list[float], kind: str, reason: str) -> None:
     said = told(sizes, kind)
-    assert said is not None
     assert said.startswith(f"host memory grows 200.0 KiB a step (step 96): {reason}")
 
 
 def test_a_leak_of_something_else_does_not_confirm_it() -> None:
     workers = Alarm(step=160, given_back_at={"workers": 0.0}, said="the data workers grow 1.0 MiB a step")
     said = told([number * MIB for number in range(100)], "leak", LEAK, workers)
-    assert said is not None
     assert said.startswith("the data workers grow 1.0 MiB a step (step 160): it has been given back since")

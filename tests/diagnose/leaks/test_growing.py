@@ -29,6 +29,5 @@ def test_sizes_have_names_for_people_and_floors() -> None:
 def test_memory_is_full_when_what_is_left_is_used_up() -> None:
     left_bytes = host_rooms()[0].lasting_bytes
     step = full_at(100, left_bytes / 50, on_device=False)
-    assert step is not None
     assert abs(step - 150) <= 10
     assert full_at(100, 0.0, on_device=False) is None

@@ -79,7 +79,6 @@ def test_what_only_a_for_statement_holds_is_found(made: Any, holder: str, source
             if number == 4:
                 look = CloserLook(4, far=True)
             if number == 16:
-                assert look is not None
                 return look.finish(16, RATE)
         raise AssertionError
 

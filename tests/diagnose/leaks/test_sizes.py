@@ -64,7 +64,6 @@ def copied_by(data: Dataset[int], num_steps: int = 40) -> Any:
 def test_pages_that_workers_copy_by_reading_python_objects_are_told_with_bound_holder_and_cure() -> None:
     data = Listed()
     copied = copied_by(data)
-    assert copied is not None
     # at most: all that was on the heap at the fork, for each worker
     assert copied.bytes > 16 * MIB
     assert 16 * KIB < copied.per_step < 20 * MIB

@@ -117,7 +117,6 @@ def test_what_grows_in_no_size_is_told_with_its_place(shape: Shape, where: str) 
         leak = judged(*training(shape, seed, 400, {where: 300 * KIB}))
         assert (leak.verdict, leak.undecided) == ("not enough data", "unexplained")
         assert leak.unexplained_bytes == pytest.approx(300 * KIB * 150, rel=0.2)
-        assert leak.why is not None
         assert "grew that we can't attribute" in leak.why
 
 

@@ -42,9 +42,7 @@ class TooLarge(torch.nn.Module):
 
 
 def story_of(error: BaseException, rank: int = 0) -> Failure:
-    found = recognise(error)
-    assert found is not None
-    return failure_outside(error, found, rank)
+    return failure_outside(error, recognise(error), rank)
 
 
 @pytest.mark.slow

@@ -75,7 +75,6 @@ def failed(folder: Path, callback: TrainerCallback) -> dict[str, Any]:
     trainer = Trainer(Model(), arguments, train_dataset=ROWS, eval_dataset=ROWS, callbacks=[reporter, callback])
     with pytest.raises(RuntimeError, match="DefaultCPUAllocator"):
         trainer.train()
-    assert reporter.summary is not None
     return Report.of(reporter.summary)
 
 

@@ -42,8 +42,6 @@ def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
     own = sum(size for part, size in then.in_use.items() if part != "reserved address space")
     assert own == pytest.approx(anonymous, abs=4 * MIB)
     assert then.in_use["Python and libraries"] >= 50 * MIB - then.in_use["parameters"]
-    assert then.limit_bytes is not None
-    assert then.free_bytes is not None
     assert 0 < then.free_bytes < then.limit_bytes
 
 
@@ -147,7 +145,6 @@ def test_torchs_cache_is_free_for_torch_alone(monkeypatch: pytest.MonkeyPatch) -
     free, expected = {}, {}
     for name, _, error, _ in (*OUT_OF_MEMORY, *LIBRARY_MESSAGES):
         found = recognise(error)
-        assert found is not None
         if found.where == "device":
             pools = found.private_pools_bytes or 0
             said = (found.allocated_bytes or 2500 * MIB) / MIB

@@ -26,7 +26,6 @@ from tests.simulated_device import simulated_device
 @pytest.mark.parametrize("case", [*OUT_OF_MEMORY, *LIBRARY_MESSAGES], ids=lambda case: case.name)
 def test_an_out_of_memory_error_is_recognised_with_its_numbers(case: OutOfMemoryCase) -> None:
     found = recognise(case.error)
-    assert found is not None
     assert {name: getattr(found, name) for name in case.expected} == case.expected
 
 
@@ -87,7 +86,6 @@ def test_a_device_that_is_out_of_memory_is_not_taken_for_the_host(monkeypatch: p
             raise getattr(torch, "AcceleratorError", RuntimeError)(f"CUDA error: out of memory{ASYNCHRONOUS}")
 
     found = recognise(raised(upload))
-    assert found is not None
     assert (found.kind, found.where) == ("driver", "device")
 
 
@@ -102,7 +100,6 @@ def test_what_is_found_is_plain_data_and_holds_nothing_of_the_error() -> None:
 
     alive: list[weakref.ref[Big]] = []
     error: BaseException | None = raised(run_out)
-    assert error is not None
     found = recognise(error)
     assert alive[0]() is not None  # the traceback holds the frame
     error = None
@@ -128,7 +125,6 @@ def test_a_message_that_can_not_be_made_is_no_failure() -> None:
             raise MemoryError
 
     found = recognise(NoWords())
-    assert found is not None
     assert (found.kind, found.message) == ("MemoryError", "NoWords")
     ruled = recognise(RuntimeError("-----\n- Memory not enough:\n-----\nCUDA out of memory."))
     assert ruled.message == "- Memory not enough:"

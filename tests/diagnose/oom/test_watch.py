@@ -49,6 +49,5 @@ def test_what_explains_a_failure_is_loaded_when_small_things_have_left_no_memory
         trainer.train()
     assert sorted((EXPLAINS | LOOKS) & keeps.loaded) == []  # else this shows nothing
     assert set(sys.modules) >= EXPLAINS
-    assert reporter.summary is not None
     oom = Report.of(reporter.summary)["oom"]
     assert (oom["where"], oom["kind"], oom["callback"]) == ("host", "MemoryError", "KeepsAll.on_step_end")
