@@ -106,11 +106,7 @@ def watch_rules() -> list[Rule]:
             budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
-        Rule(
-            when=Every(steps=10, at="pre_optimizer_step"),
-            do=[TensorProbe(budget_frac=0.0005)],
-            name="watch tensors",
-        ),
+        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe(budget_frac=0.0005)], name="watch tensors"),
         Rule(when=Every(steps=50), do=[RankProbe()], name="watch ranks"),
     ]
 

@@ -198,10 +198,7 @@ def events_of(rules: Sequence[Rule]) -> frozenset[str]:
 
 
 def schedules_of(
-    rules: Sequence[Rule],
-    epoch: float | None,
-    begun: Callable[[Work | Begins], Work],
-    fence: FailureGuard,
+    rules: Sequence[Rule], epoch: float | None, begun: Callable[[Work | Begins], Work], fence: FailureGuard
 ) -> dict[str, EventSchedule]:
     """One plan for each of `events_of(rules)`; a rule at two events keeps one state.
 
