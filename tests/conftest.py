@@ -27,13 +27,8 @@ from tests.warm_renderer import REAL_START, WarmRenderer
 
 # Programs that tests start, not tests
 collect_ignore = [
-    "run_child.py",
-    "launch/train.py",
-    "launch/loop.py",
-    "launch/ranks_die.py",
-    "launch/seen.py",
-    "quick_start",
-]
+    "run_child.py", "launch/train.py", "launch/loop.py", "launch/ranks_die.py", "launch/seen.py", "quick_start",
+]  # fmt: skip
 
 _PROCESSES = FreshProcesses()
 _ALONE = AloneFiles(_PROCESSES)

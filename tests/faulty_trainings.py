@@ -84,13 +84,8 @@ def loop_training(callbacks: list[TrainerCallback], folder: Path) -> Any:
     logged = [{name: entry[name] for name in entry if "loss" in name} for entry in loop.state.log_history]
     hooks = [model._forward_hooks, model._forward_pre_hooks, *_hooks_of(optimizer)]
     return (
-        loop.state.global_step,
-        losses,
-        logged,
-        loop.control,
-        sum(map(len, hooks)),
-        torch.random.get_rng_state().sum(),
-    )
+        loop.state.global_step, losses, logged, loop.control, sum(map(len, hooks)), torch.random.get_rng_state().sum(),
+    )  # fmt: skip
 
 
 def trainer_training(callbacks: list[TrainerCallback], folder: Path) -> Any:

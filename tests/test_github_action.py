@@ -84,14 +84,44 @@ def test_the_words_of_a_command_are_those_that_its_author_quoted(
     assert not (tmp_path / "x").exists()
 
 
-@pytest.mark.parametrize("command", ["", "train.py 'open", "nowhere.py"])
-def test_a_report_of_an_earlier_step_is_not_handed_out(tmp_path: Path, command: str) -> None:
-    write_report(run(), tmp_path)
+@pytest.mark.parametrize(
+    ("command", "baseline", "told"),
+    [
+        ("", "", "no command was given"),
+        ("job.py 'open", "", "the command can not be split into words: No closing quotation"),
+        ("--fail-on leaks job.py", "", "--fail-on takes no 'leaks'"),
+        ("job.py", "the 'first' one.json", "--update-baseline writes it"),
+        ("job.py", "job.json", "is no baseline"),
+    ],
+)
+def test_what_kept_it_from_starting_is_the_decision(tmp_path: Path, command: str, baseline: str, told: str) -> None:
+    (tmp_path / "job.py").write_text("")
+    (tmp_path / "job.json").write_text("{")
+    write_report(run(), tmp_path)  # an earlier step's, which is not handed out
     (tmp_path / "report.json").rename(tmp_path / "this-run.json")
     write_report(run(), tmp_path / "before")
-    code, summary, output = step(tmp_path, command, compare_with="before")
+    code, summary, output = step(tmp_path, command, baseline=baseline, compare_with="before")
     assert (code, output) == (2, "")
-    assert "difference" not in summary
+    assert summary.startswith("### Memory: could not be judged (exit code 2)\n```text\n")
+    assert told in " ".join(summary.split())
+    assert not {"<details>", "difference"} & set(summary.split()), "there is no report"
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "decision"),
+    [
+        ("ends.py 3", 3, ": the command failed with 3"),
+        ("--max-peak host=1MiB ends.py 0", 3, ": a limit is exceeded"),
+        ("--fail-on leak ends.py 0", 4, ": could not be judged (exit code 4)"),
+        ("--baseline new.json --update-baseline ends.py 0", 0, ": the baseline is written"),
+        ("ends.py 0", 0, ""),
+    ],
+)
+def test_a_limit_is_told_from_the_commands_own_code(tmp_path: Path, command: str, code: int, decision: str) -> None:
+    (tmp_path / "ends.py").write_text("import sys\nsys.exit(int(sys.argv[1]))\n")
+    ended, summary, _ = step(tmp_path, command, compare_with="nothing")
+    assert (ended, summary.splitlines()[0]) == (code, f"### Memory{decision}")
+    assert "**Memory could not be judged: there is no folder 'nothing'" in summary
 
 
 def test_what_a_training_prints_stays_inside_its_fence(tmp_path: Path) -> None:

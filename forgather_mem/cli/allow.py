@@ -27,8 +27,7 @@ def allow(template: str, settings: list[str], searchpath: list[Path], yes: bool)
     from forgather_mem.config.policy.denied import NOT_LISTED
 
     environment, name = environment_of(template, searchpath, policy_of())
-    found = refused(environment.load(name, **parse_settings(settings)))
-    if not found:
+    if not (found := refused(environment.load(name, **parse_settings(settings)))):
         print_text(f"{name}: the policy refuses none of its names")
         return 0
     rows = [("name", "used at", "entry")]

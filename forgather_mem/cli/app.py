@@ -49,6 +49,7 @@ def dispatch(argv: Sequence[str], do: Callable[..., int | None] | None = None) -
 
     `do` is called with its values instead of the command.
     """
+    markdown = "--markdown" in argv
     name, words = (argv[0], argv[1:]) if argv and not argv[0].startswith("-") else (None, argv or ["--help"])
     if name is not None and (name := ALIASES.get(name, name)) not in COMMANDS:
         complain(f"there is no command {name!r}", _meant(name))
@@ -59,10 +60,10 @@ def dispatch(argv: Sequence[str], do: Callable[..., int | None] | None = None) -
         return end.code if isinstance(end.code, int) else FAILURE
     except UsageError as error:
         message = f"{name}: {error}" if name else str(error)
-        complain(message, error.hint or f"try `{_prog(name)} -h`", wrap=True)
+        complain(message, error.hint or f"try `{_prog(name)} -h`", wrap=True, markdown=markdown)
         return USAGE
     except ForgatherMemError as error:
-        complain(str(error))
+        complain(str(error), markdown=markdown)
         return FAILURE
     except BrokenPipeError:  # the reader, for example `head`, has exited
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -85,8 +86,16 @@ def perform(name: str | None, words: Sequence[str], do: Callable[..., int | None
     return (do or command)(**parser.parse(words)) or 0
 
 
-def complain(message: str, hint: str | None = None, *, wrap: bool = False) -> None:
-    """Print an error on stderr, the message first, with control characters escaped; on request in 80 columns."""
+def complain(message: str, hint: str | None = None, *, wrap: bool = False, markdown: bool = False) -> None:
+    """Print an error on stderr, the message first, with control characters escaped; on request in 80 columns.
+
+    Where Markdown was asked for it stands on stdout, too: the summary of a job is what is read.
+    """
+    if markdown:
+        from forgather_mem.reporting.markdown import markdown_text
+
+        told = "; ".join(filter(None, (*message.splitlines(), hint)))
+        print(shown(f"**Memory could not be judged: {markdown_text(told)}**"))
     text = "forgather-mem: " + message
     if wrap:
         text = textwrap.fill(text, _WIDTH, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)

@@ -102,17 +102,17 @@ def command_of(words: Sequence[str]) -> Command:
         return Command([*python, first, *rest], first, rest[first == "-c" :])  # a program is no argument
     if first.endswith((".py", ".pyc", ".pyz")) or os.path.isfile(os.path.join(first, "__main__.py")):
         if not os.path.exists(first):
-            raise UsageError(
-                f"there is no file {first!r}", did_you_mean(first, _scripts_beside(first)) or f"in {os.getcwd()}"
-            )
+            hint = did_you_mean(first, _scripts_beside(first)) or f"in {os.getcwd()}"
+            raise UsageError(f"there is no file {first!r}", "write its words without quotes" if " " in first else hint)
         return Command([*python, first, *rest], first, rest)
-    executable = _executable(first)
-    if executable is not None:
+    if (executable := _executable(first)) is not None:
         number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
         return Command([*python, first, *rest], first, rest)
+    if "=" in first and first.partition("=")[0].isidentifier():
+        raise UsageError(f"{first!r} is no command", f"variables stand before ours: {first} forgather-mem ...")
     near = did_you_mean(first, _scripts_beside(first))
     raise UsageError(f"{first!r} is neither a file nor a command", near or "give a script, -m module, or a command")
 

@@ -16,10 +16,7 @@ from forgather_mem.units import parse_share
 
 if TYPE_CHECKING:
     from forgather_mem.comparing.comparison import Comparison
-    from forgather_mem.comparing.side import Side
     from forgather_mem.telemetry.report import RunReport
-
-    _Kind = list[tuple[RunReport, Path]]  # the runs of one side, each with its folder
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -29,8 +26,9 @@ def add_arguments(parser: CommandParser) -> None:
         "of a plan's to_dict() or of run --baseline: each is compared with the first. Several runs of one kind, for "
         "a sure difference, are one argument: a1,a2,a3.",
     )  # fmt: skip
-    parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
-    parser.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")
+    shown_as = parser.add_mutually_exclusive_group()
+    shown_as.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
+    shown_as.add_argument("--markdown", action="store_true", help="As Markdown, for a pull request.")
     parser.add_argument("--html", metavar="FILE", type=Path, help="Write a page with all runs to this file.")
     parser.add_argument(
         "--fail-on", metavar="growth:2%",
@@ -42,54 +40,69 @@ def add_arguments(parser: CommandParser) -> None:
 
 def compare(runs: list[str], as_json: bool, markdown: bool, html: Path | None, fail_on: str | None) -> int:
     """Say which part of memory differs between runs, in which phase, and which setting explains it."""
+    from forgather_mem.comparing.comparison import to_json
+    from forgather_mem.comparing.text import comparison_markdown, comparison_text
+    from forgather_mem.reporting.markdown import markdown_text
+
     most = _most_growth(fail_on)
     if len(runs) < 2:
         raise UsageError("give two runs or more", "forgather-mem compare BEFORE AFTER")
     try:
-        found = _compared(runs, as_json, markdown, html)
+        found = _compared(runs, html)
     except ForgatherMemError as error:
         if most is None:
             raise
-        complain(str(error))
+        complain(str(error), markdown=markdown)
         return UNDECIDED
-    return 0 if most is None else _judged(found, most, fail_on)
-
-
-def _compared(runs: list[str], as_json: bool, markdown: bool, html: Path | None) -> list[Comparison]:
-    from forgather_mem.comparing.comparison import comparison_of, to_json
-    from forgather_mem.comparing.text import comparison_markdown, comparison_text
-
-    read = [[_read(path) for path in _paths(run)] for run in runs]
-    first, *others = [_side(name, kind) for name, kind in zip(_names(runs), read, strict=True)]
-    found = [comparison_of(first, other) for other in others]
-    if html is not None:
-        _write_page(runs, read, found, html)
+    code, decision = (0, "") if most is None else _judged(found, most, fail_on)
     if as_json:
         print(json_text([to_json(one) for one in found], indent=1))
     else:
+        first = [f"**{markdown_text(decision)}**"] * bool(decision and markdown)
         text = comparison_markdown if markdown else comparison_text
-        print_text("\n\n".join(map(text, found)))
+        print_text("\n\n".join([*first, *map(text, found)]))
+    if code:
+        complain(decision, wrap=True)
+    return code
+
+
+def _compared(runs: list[str], html: Path | None) -> list[Comparison]:
+    from forgather_mem.comparing.comparison import comparison_of
+    from forgather_mem.comparing.side import Side
+
+    read = [[_read(path) for path in _paths(run)] for run in runs]
+    sides = zip(_names(runs), read, strict=True)
+    named = [(name + f" and {len(kind) - 1} more" * (len(kind) > 1), kind) for name, kind in sides]
+    first, *others = [Side(name=name, reports=[report for report, _ in kind]) for name, kind in named]
+    found = [comparison_of(first, other) for other in others]
+    if html is not None:
+        _write_page(runs, read, found, html)
     return found
 
 
-def _judged(found: list[Comparison], most: float, fail_on: str | None) -> int:
+def _judged(found: list[Comparison], most: float, fail_on: str | None) -> tuple[int, str]:
+    """The exit code, and the decision in a sentence."""
     from forgather_mem.comparing.text import unfinished
 
     if any(one.growth > most for one in found):
         what, growth = max((row for one in found for row in one.growths.items()), key=lambda row: row[1])
-        complain(f"--fail-on {fail_on}: memory has grown by at least {int(1000 * growth) / 10}% ({what})", wrap=True)
-        return BROKEN
+        return BROKEN, f"--fail-on {fail_on}: memory has grown by at least {int(1000 * growth) / 10}% ({what})"
+    # Each time of another run would differ; plans and baselines, which have none, may be equal
+    same = [one for one in found if one.before.reports == one.after.reports and one.after.first.run.wall_s]
+    not_compared = [f"{one.before.name} and {one.after.name} are the same run" for one in same]
     early = [one.after.name for one in found if any(map(unfinished, one.after.reports))]
-    not_compared = [f"{', '.join(early)} has not finished: it may have grown later"] if early else []
+    not_compared += [f"{', '.join(early)} has not finished: it may have grown later"] * bool(early)
     not_compared += [f"can't tell: {sentence}" for one in found for sentence in one.not_compared]
     if not_compared:
-        complain(f"--fail-on {fail_on}: {not_compared[0]}", wrap=True)
-        return UNDECIDED
-    return 0
+        return UNDECIDED, f"--fail-on {fail_on}: {not_compared[0]}"
+    return 0, f"--fail-on {fail_on}: memory has not grown by more"
 
 
-def _write_page(runs: list[str], read: list[_Kind], found: list[Comparison], file: Path) -> None:
-    """A page of all runs: of each side but the first it is said what differs, and the first of these is shown."""
+def _write_page(runs: list[str], read: list[list[tuple[RunReport, Path]]], found: list[Comparison], file: Path) -> None:
+    """A page of all runs, `read` with their folders: of each side but the first it is said what differs.
+
+    The first of these is shown.
+    """
     from forgather_mem.comparing.text import comparison_text, sentences
     from forgather_mem.page.data import run_data
     from forgather_mem.reporting.text import with_texts
@@ -107,19 +120,12 @@ def _write_page(runs: list[str], read: list[_Kind], found: list[Comparison], fil
 
 def _names(runs: list[str]) -> list[str]:
     """The end of each path, as much of it as tells them apart."""
-    paths = [Path(run.split(",")[0].removesuffix("/report.json")).parts for run in runs]
+    paths = [Path(run.split(",")[0].removesuffix("/report.json")).parts or (".",) for run in runs]
     for length in range(1, max(map(len, paths), default=0) + 1):
         names = ["/".join(parts[-length:]) for parts in paths]
         if len(set(names)) == len(names):
             return names
     return runs
-
-
-def _side(name: str, kind: _Kind) -> Side:
-    from forgather_mem.comparing.side import Side
-
-    name = name if len(kind) == 1 else f"{name} and {len(kind) - 1} more"
-    return Side(name=name, reports=[report for report, _ in kind])
 
 
 def _paths(argument: str) -> list[str]:

@@ -82,11 +82,13 @@ class CommandParser(argparse.ArgumentParser):
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         """argparse would miss an argument first, and take the value of an unknown option for one."""
+        if "" in words:  # a path of no letters would be the working folder
+            raise UsageError("an argument is empty", "is a variable of the shell not set?")
         for word in words:
             if word == "--":
                 return
             name = word.partition("=")[0] if word.startswith("--") else word[:2]
-            if not word.startswith("-") or word == "-" or is_number_text(word) or name in self._option_string_actions:
+            if not word.startswith("-") or word == "-" or word[1:2].isdigit() or name in self._option_string_actions:
                 continue
             options = self._option_string_actions
             about = [one for one, action in options.items() if f"{name.replace('--', ' ')} " in str(action.help)]
@@ -97,8 +99,7 @@ class CommandParser(argparse.ArgumentParser):
 
     def _explained(self, error: argparse.ArgumentError) -> UsageError:
         name = (error.argument_name or "").rpartition("/")[2]
-        action = self._option_string_actions.get(name)
-        if action is None:
+        if (action := self._option_string_actions.get(name)) is None:
             return UsageError(error.message)
         of_ours = isinstance(error.__context__, argparse.ArgumentTypeError)  # from a converter
         if of_ours or error.message.startswith("not allowed with"):

@@ -61,6 +61,7 @@ def _json_file(word: str) -> str:
 def _max_peak(word: str) -> tuple[str, str]:
     where, equals, size = word.partition("=")
     if not equals or not (where == "host" or (where.startswith("gpu") and where[3:].isdigit())):
-        raise argparse.ArgumentTypeError(f"{word!r}: write host={size or word} or gpu0={size or word}")
+        size = size or (word if word[:1].isdigit() else "40GiB")
+        raise argparse.ArgumentTypeError(f"{word!r}: write host={size} or gpu0={size}")
     size_bytes(size)
     return where, size

@@ -65,10 +65,10 @@ def graph(template: str, settings: list[str], searchpath: list[Path], targets: l
     config = environment.load(name, **parse_settings(settings))
     for wanted in targets:
         config.target(wanted)  # raises where there is none
-    rows = []
-    for depth, label, text, note in tree(config.graph, targets or None):
-        rows.append((f"{'    ' * depth}{label}: {text}{f'   ({note})' if note else ''}",))
-    print_rows(rows)
+    lines = tree(config.graph, targets or None)
+    print_rows(
+        [(f"{'    ' * depth}{label}: {text}{f'   ({note})' if note else ''}",) for depth, label, text, note in lines]
+    )
 
 
 def targets(template: str, settings: list[str], searchpath: list[Path]) -> int:

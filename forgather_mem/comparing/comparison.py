@@ -110,7 +110,9 @@ def comparison_of(before: Side, after: Side) -> Comparison:
     place = before.place if before.place == after.place else "host"
     planned, found = planned_differences(before, after), differences(before, after, place)
     settings = changed(*settings_of_sides(before, after))
-    grown = sorted(_measured(before, after, found, settings), key=_order)
+    measured = _measured(before, after, found, settings)
+    # A leak stands first, since it goes on; what is only resident last; of others the larger first
+    grown = sorted(measured, key=lambda one: (one.part != LEAK, one.part == WORKERS, -abs(one.bytes)))
     if planned:
         grown = _with_plan(planned, grown, settings)
     old, new, is_same = before.leak, after.leak, _are_alike(before, after)
@@ -150,11 +152,6 @@ def to_json(comparison: Comparison) -> dict[str, object]:
 def _whole(told: dict[str, object]) -> dict[str, object]:
     """The same with whole bytes."""
     return {name: round(value) if isinstance(value, float) else value for name, value in told.items()}
-
-
-def _order(one: Grown) -> tuple[bool, bool, float]:
-    """A leak stands first, since it goes on; what is only resident last; of others the larger first."""
-    return one.part != LEAK, one.part == WORKERS, -abs(one.bytes)
 
 
 def _measured(before: Side, after: Side, found: Sequence[Difference], settings: Sequence[Changed]) -> Iterator[Grown]:

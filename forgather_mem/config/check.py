@@ -33,12 +33,8 @@ _BLANK = re.compile(r"\s*(#|---|$)")
 _WORKS = "rules: [!singleton:forgather_mem:Rule { when: ..., do: [...] }]"
 # Where in a callback that belongs which has this member
 _INSIDE = {
-    "do": "rules: [...]",
-    "write": "sinks: [...]",
-    "on_epoch_start": "monitor: ...",
-    "begin": _WORKS,
-    "books": _WORKS,
-}
+    "do": "rules: [...]", "write": "sinks: [...]", "on_epoch_start": "monitor: ...", "begin": _WORKS, "books": _WORKS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,6 +153,8 @@ def no_callbacks(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:
             near = similar_name(only) if isinstance(only, str) else None
             hint = f"write !singleton:{near or 'module:name'}; an argument of the callback above is indented"
             hint += ", and null removes one" * isinstance(value, DictNode) + ", without quotes" * (item == "null")
+            if isinstance(item, DictNode) and isinstance(value, DictNode) and not item.form:  # replaces the whole
+                hint = "arguments stand below their callback: write its !singleton:module:name again behind the key"
             yield _no_callback(target, in_a_line(item), place, hint)
 
 

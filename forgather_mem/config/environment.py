@@ -144,8 +144,7 @@ class ConfigEnvironment:
             return [(level, name, file) for level, name, file in error.references], error
 
     def _rendered(self, name: str, variables: Mapping[str, object]) -> Rendered:
-        found = self._searcher.find(name)
-        if found is None:
+        if (found := self._searcher.find(name)) is None:
             raise self._searcher.not_found(name)
         if plain := self._plain(self._searcher.read(found), variables, found.name, str(found.file)):
             return plain

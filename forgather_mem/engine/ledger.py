@@ -97,10 +97,8 @@ class Ledger:
         self._rows: dict[str, LedgerRow] = {}
         self._open: dict[str, _Booking] = {}
         self._levels: dict[str, Level] = {
-            "collect": lambda: own_memory().anonymous_bytes,
-            "clear": reserved_bytes,
-            "trim": _TrimmedLevel(),
-        }
+            "collect": lambda: own_memory().anonymous_bytes, "clear": reserved_bytes, "trim": _TrimmedLevel(),
+        }  # fmt: skip
         self._outcomes: dict[str, Outcome] = {}
         # Of steps without one of our actions before them
         self._quiet_s: deque[float] = deque(maxlen=FollowLimits.quiet_steps)

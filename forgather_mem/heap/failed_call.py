@@ -52,8 +52,7 @@ def failed_callback(
     Of nested calls the innermost counts; our own callbacks are none.
     """
     for index in range(len(failed) - 2, -1, -1):
-        called = _called(failed[index].tb_frame)
-        if called is not None:
+        if (called := _called(failed[index].tb_frame)) is not None:
             return _failure_in(called, failed[index + 1 :], model, optimizer), index + 1
     return None
 

@@ -135,7 +135,10 @@ def _owners(
     ways = graph_owners(wanted[0], max_owners=max_owners, budget_s=_LOOK.budget_s)
     if found and not ways:
         return None
-    return tuple(f"the graph of {way.path}: detach it" for way in ways), found.complete
+    told = [f"the graph of {way.path}: detach it" for way in ways]
+    views = [one for one in gc.get_objects() if is_tensor(one) and one._base is wanted[0] is not one]
+    others = find_owners(views, max_owners=max_owners, budget_s=_LOOK.budget_s, ignore=[views])
+    return tuple([*told, *(f"{way.path}, a view of it: clone it" for way in others)][:max_owners]), found.complete
 
 
 def describe(thing: object) -> str:

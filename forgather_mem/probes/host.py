@@ -98,10 +98,8 @@ class _Host:
             return self(moment, sample)
         self._told_bytes = peak = self._window.seen_bytes
         values: dict[str, float] = {
-            "host/rss_bytes": rss,
-            "host/rss_peak_bytes": peak,
-            "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
-        }
+            "host/rss_bytes": rss, "host/rss_peak_bytes": peak, "host/anon_bytes": rss - int(fields[2]) * PAGE_BYTES,
+        }  # fmt: skip
         return values | self._rare.take()
 
     def is_urgent(self) -> bool:

@@ -150,8 +150,5 @@ def _in_trackio(trackio: ModuleType) -> _Put | None:
 
 
 _TRACKERS: Mapping[str, Callable[[ModuleType], _Put | None]] = {
-    "wandb": _in_wandb,
-    "mlflow": _in_mlflow,
-    "comet_ml": _in_comet,
-    "trackio": _in_trackio,
-}
+    "wandb": _in_wandb, "mlflow": _in_mlflow, "comet_ml": _in_comet, "trackio": _in_trackio,
+}  # fmt: skip

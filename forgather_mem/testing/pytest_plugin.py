@@ -44,7 +44,9 @@ class UsedMemory:
         return max((one.consumed_bytes for one in self._spans()), default=0)
 
     def _spans(self) -> list[Span]:
-        return [self.span.device or self.span.host] if self.span is not None else []
+        if self.span is None:  # a limit would pass
+            raise RuntimeError("nothing is measured before the block ends: read it below the block")
+        return [self.span.device or self.span.host]
 
 
 @pytest.fixture
@@ -116,16 +118,16 @@ def _measured() -> Iterator[UsedMemory]:
 
 
 def _limit(item: pytest.Item, name: str) -> int | None:
-    from forgather_mem.units import parse_bytes
+    from forgather_mem.units import is_number_text, parse_bytes
 
-    marker = item.get_closest_marker(name)
-    if marker is None:
+    if (marker := item.get_closest_marker(name)) is None:
         return None
-    if len(marker.args) == 1 and not marker.kwargs and isinstance(marker.args[0], str):
+    given = marker.args[0] if len(marker.args) == 1 and not marker.kwargs else None
+    if isinstance(given, str) and not is_number_text(given):
         try:
-            return parse_bytes(marker.args[0])
+            return parse_bytes(given)
         except ValueError as error:
-            pytest.fail(f"@pytest.mark.{name}: {error}", pytrace=False)
+            raise pytest.fail.Exception(f"@pytest.mark.{name}: {error}", pytrace=False) from None
     pytest.fail(f'@pytest.mark.{name} takes one size with its unit, such as "200 MiB"', pytrace=False)
 
 

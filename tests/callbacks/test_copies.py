@@ -37,10 +37,8 @@ from tests.training import STAYS, AtStep, fingerprint, make_trainer, ours_in
 
 Copy = Callable[[Any], Any]
 WAYS: dict[str, Copy] = {
-    "deepcopy": copy.deepcopy,
-    "copy": copy.copy,
-    "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
-}
+    "deepcopy": copy.deepcopy, "copy": copy.copy, "pickle": lambda thing: pickle.loads(pickle.dumps(thing)),
+}  # fmt: skip
 WATCHED = ("attach", "many")
 MOMENTS = ("before", "inside", "after")
 

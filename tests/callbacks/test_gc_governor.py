@@ -143,12 +143,8 @@ def test_a_boundary_of_its_own_comes_when_there_is_no_other(tmp_path: Path) -> N
     governor = ScheduledGarbageCollector(every_steps=2, boundary_steps=4)
     make_trainer(tmp_path, [governor, drops], max_steps=8, rows=64).train()
     assert [step for step, alive in drops.alive.items() if not alive] == [
-        4,
-        5,
-        6,
-        7,
-        8,
-    ]  # and once before the first step
+        4, 5, 6, 7, 8,
+    ]  # and once before the first step  # fmt: skip
 
 
 @pytest.mark.usefixtures("nothing_frozen")

@@ -122,6 +122,18 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
     assert compare(folder, "old", "died").returncode == 0
 
 
+def test_a_run_is_not_judged_by_itself_and_the_decision_stands_first_in_a_page(folder: Path) -> None:
+    timed = run(500, settings=OLD, optimizer=0)
+    write_report(replace(timed, run=replace(timed.run, wall_s=3.0)), folder / "timed")
+    for first, after, code, decision in (
+        ("timed", "./timed", 4, "timed and ./timed are the same run"),
+        ("old", "new", 3, "memory has grown by at least 59.9% (parts)"),
+        ("old", "same", 0, "memory has not grown by more"),
+    ):
+        done = compare(folder, first, after, "--fail-on", "growth:2%", "--markdown")
+        assert (done.returncode, done.stdout.split("**")[1]) == (code, f"--fail-on growth:2%: {decision}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
@@ -134,6 +146,7 @@ def test_a_run_that_has_not_finished_does_not_pass_for_one_that_has_not_grown(fo
         (["old", "new", "--fail-on", "growth:2"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "leak"], 2, "give one like growth:2%"),
         (["old", "new", "--fail-on", "growth:-1%"], 2, "is no limit"),
+        (["old", ""], 2, "an argument is empty is a variable of the shell not set?"),
         (["old", ","], 1, "there is no folder ','"),
         (["old", "nowhere", "--fail-on", "growth:2%"], 4, "there is no folder 'nowhere'"),
         (["notes.json", "old", "--fail-on", "growth:2%"], 4, "'notes.json' is no report: "),
@@ -144,6 +157,8 @@ def test_a_mistake_is_explained(folder: Path, arguments: list[str], code: int, m
     (folder / "refused.json").write_text('{"refused": "train.py:5"}')
     done = compare(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
+    in_a_page = compare(folder, *arguments, "--markdown").stdout  # as a job's summary, where nobody sees the rest
+    assert in_a_page.startswith("**Memory could not be judged: ")
     assert message in " ".join(done.stderr.split())
     assert "Traceback" not in done.stderr
 

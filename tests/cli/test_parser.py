@@ -55,6 +55,8 @@ def test_what_is_not_given_has_its_default(parser: CommandParser) -> None:
         (["--set", "--quiet"], "--set needs a value: --set KEY=VALUE", None),
         (["--kind"], "--kind needs a value: --kind tree or yaml", None),
         (["--quiet=yes"], "--quiet takes no value", None),
+        (["--kind", "-1GiB"], "--kind needs a value: --kind tree or yaml", None),
+        (["a", ""], "an argument is empty", "is a variable of the shell not set?"),
         (["--port", "6"], "--port '6': give a whole number, -5 to 5", None),
         (["--port", "-6"], "--port '-6': give a whole number, -5 to 5", None),
         (["--port", "1.5"], "--port '1.5': give a whole number, -5 to 5", None),

@@ -60,6 +60,9 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
     [
         ([], "run: no command was given"),
         (["nowhere.py"], "run: there is no file 'nowhere.py'"),
+        (["python a.py"], "run: there is no file 'python a.py'\n  write its words without quotes"),
+        (["RANK=0", "python", "a.py"], "run: 'RANK=0' is no command\n  variables stand before ours: RANK=0 "),
+        (["--max-peak", "host", "a.py"], "run: --max-peak 'host': write host=40GiB or gpu0=40GiB"),
         (["torchrn"], "run: 'torchrn' is neither a file nor a command"),
         (["-m", "a.py"], "run: -m needs the name of a module\n  a file goes without -m"),
         (["--tmplate", "x", "a.py"], "run: there is no option '--tmplate'"),

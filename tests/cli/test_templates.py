@@ -57,10 +57,8 @@ def test_graph_as_a_tree(cli):
     code, out, _ = cli("graph", "train.yaml")
     assert code == 0
     assert out.splitlines()[:3] == [
-        "lr: 0.001",
-        "trainer_callbacks: !list @trainer_callbacks",
-        "    [0]: !singleton:collections:OrderedDict",
-    ]
+        "lr: 0.001", "trainer_callbacks: !list @trainer_callbacks", "    [0]: !singleton:collections:OrderedDict",
+    ]  # fmt: skip
     _, part, _ = cli("graph", "train.yaml", "-t", "lr")
     assert part == "lr: 0.001\n"
 

@@ -43,14 +43,8 @@ def test_garbage_is_counted_and_a_torn_line_is_told(tmp_path: Path) -> None:
     sample = Sample(event="step_end", step=1, epoch=None, time_s=1.0, values={"host/rss_bytes": 5.0})
     line = sample_line(sample)
     garbage = [
-        b"\x00\xff\x00\n",
-        b"{}\n",
-        b"[1, 2]\n",
-        b"null\n",
-        b'{"type": "sample"}\n',
-        b'{"type": "other"}\n',
-        b"\n",
-    ]
+        b"\x00\xff\x00\n", b"{}\n", b"[1, 2]\n", b"null\n", b'{"type": "sample"}\n', b'{"type": "other"}\n', b"\n",
+    ]  # fmt: skip
     path = tmp_path / "log"
     path.write_bytes(header_line(3, {"pid": 7}) + line + b"".join(garbage) + line + line[:-9])
     header, *samples = records = list(LogReader(path))

@@ -32,6 +32,15 @@ def test_what_is_gone_is_not_told() -> None:
     assert watch.held() == []
 
 
+def test_a_view_of_a_tensor_is_told_as_what_holds_it() -> None:
+    whole = torch.zeros(100)
+    KEPT["first"] = whole[:3]
+    watch = WeakWatch([whole])
+    del whole
+    (held,) = watch.held()
+    assert held.owners == (f"{__name__}.KEPT['first'], a view of it: clone it",)
+
+
 @pytest.mark.slow
 def test_what_is_alive_is_told_with_its_size_and_its_holder() -> None:
     model = Net()

@@ -92,9 +92,7 @@ def test_alone_or_without_a_store_there_is_nothing_to_tell() -> None:
 def test_what_a_rank_does_not_have_is_absent_and_device_memory_decides_who_is_highest() -> None:
     nan = math.nan
     assert spread([(nan, nan, 5.0), (nan, nan, 9.0), (nan, nan, 7.0)]) == {
-        "ranks/rss_min_bytes": 5.0,
-        "ranks/rss_max_bytes": 9.0,
-        "ranks/argmax": 1.0,
-    }
+        "ranks/rss_min_bytes": 5.0, "ranks/rss_max_bytes": 9.0, "ranks/argmax": 1.0,
+    }  # fmt: skip
     assert spread([(4.0, 8.0, 5.0), (nan, nan, 9.0), (2.0, 9.0, 5.0)])["ranks/argmax"] == 0.0
     assert spread([(nan, nan, nan)] * 2) == {}

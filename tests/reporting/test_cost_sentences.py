@@ -72,13 +72,8 @@ def test_a_short_run_has_no_shares() -> None:
 def test_collections_that_gave_nothing_name_the_key_that_saves_their_time() -> None:
     report = all_well()
     row = {
-        "what": "collect",
-        "calls": 3,
-        "time_s": 3.4,
-        "next_step_excess_s": 0.0,
-        "freed_bytes": 0,
-        "retaken_bytes": 0,
-    }
+        "what": "collect", "calls": 3, "time_s": 3.4, "next_step_excess_s": 0.0, "freed_bytes": 0, "retaken_bytes": 0,
+    }  # fmt: skip
     report["ledger"] = [{**row, "objects": 12}]
     report["leak"] = {"verdict": "not enough data"}
     text = " ".join(text_of(report).split())

@@ -40,10 +40,8 @@ def test_findings_are_printed_on_stderr_and_stdout_is_left_alone(capsys: pytest.
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.splitlines() == [
-        "forgather-mem: step 140: GPU 0 grows 3.1 MiB a step,",
-        "               full near step 14,600.",
-        "as it is",
-    ]
+        "forgather-mem: step 140: GPU 0 grows 3.1 MiB a step,", "               full near step 14,600.", "as it is",
+    ]  # fmt: skip
 
 
 def test_a_name_in_a_line_neither_moves_the_cursor_nor_turns_text_around() -> None:

@@ -33,10 +33,8 @@ def test_a_step_is_one_record_and_its_time_is_the_samples(tmp_path: Path) -> Non
     version, *events = records(tmp_path)
     assert version.file_version == "brain.Event:2"
     assert [(event.step, event.wall_time, len(event.summary.value)) for event in events] == [
-        (1, 1e9 + 1, 2),
-        (2, 1e9 + 2, 2),
-        (3, 1e9 + 3, 2),
-    ]
+        (1, 1e9 + 1, 2), (2, 1e9 + 2, 2), (3, 1e9 + 3, 2),
+    ]  # fmt: skip
 
 
 def test_a_description_stands_in_the_first_record_of_its_tag_only(tmp_path: Path) -> None:

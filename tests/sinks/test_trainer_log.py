@@ -88,11 +88,8 @@ def test_groups_add_headroom_the_peaks_of_phases_and_the_tensors() -> None:
     feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=5 * GIB, phase__host__forward_peak_bytes=3 * GIB)
     feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=7 * GIB, phase__host__forward_peak_bytes=2 * GIB)
     assert sink.log_values(3) == {
-        "mem_peak_gib": 2.0,
-        "mem_headroom_gib": 5.0,
-        "mem_phase_forward_gib": 3.0,
-        "mem_tensors_optimizer_gib": 1.0,
-    }
+        "mem_peak_gib": 2.0, "mem_headroom_gib": 5.0, "mem_phase_forward_gib": 3.0, "mem_tensors_optimizer_gib": 1.0,
+    }  # fmt: skip
     feed(sink, host__rss_bytes=1 * GIB)
     assert sink.log_values(4) == {"mem_peak_gib": 1.0}, "there was no forward pass since the last line"
 

@@ -63,7 +63,5 @@ for x in range(50):
     made = module(text)
     lines = {name: adding_lines(named(vars(made)[name])[0], is_list=True) for name in ("kept", "recent", "total")}
     assert {name: [line for _, line in found] for name, found in lines.items()} == {
-        "kept": [6],
-        "recent": [7],
-        "total": [8],
-    }
+        "kept": [6], "recent": [7], "total": [8],
+    }  # fmt: skip

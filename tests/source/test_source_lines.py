@@ -43,13 +43,8 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType
 
 def test_files_of_python_of_libraries_and_of_ours_are_not_the_users() -> None:
     for file in (
-        os.__file__,
-        torch.__file__,
-        forgather_mem.__file__,
-        json.__file__,
-        "<frozen importlib._bootstrap>",
-        "",
-    ):
+        os.__file__, torch.__file__, forgather_mem.__file__, json.__file__, "<frozen importlib._bootstrap>", "",
+    ):  # fmt: skip
         assert not is_user_file(file), file
     for file in ("/home/me/train.py", "train.py", "/tmp/ipykernel_5/37.py", "<ipython-input-3>"):
         assert is_user_file(file), file

@@ -51,10 +51,8 @@ def generator(number: int) -> Iterator[int]:
 
 
 CALLS: dict[Callable[..., Any], Callable[[Any], int]] = {
-    function: lambda result: result,
-    coroutine: asyncio.run,
-    generator: sum,
-}
+    function: lambda result: result, coroutine: asyncio.run, generator: sum,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)

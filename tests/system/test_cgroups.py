@@ -93,11 +93,8 @@ def test_groups_come_innermost_first(machine: Machine) -> None:
     machine.process_in("4:memory:/a/b\n0::/\n")
     root = machine.cgroup
     assert list(memory_groups(str(machine.proc), str(root))) == [
-        (f"{root}/memory/a/b", 1),
-        (f"{root}/memory/a", 1),
-        (f"{root}/memory", 1),
-        (f"{root}", 2),
-    ]
+        (f"{root}/memory/a/b", 1), (f"{root}/memory/a", 1), (f"{root}/memory", 1), (f"{root}", 2),
+    ]  # fmt: skip
 
 
 def test_this_machine_counts_a_real_number() -> None:

@@ -37,11 +37,8 @@ _SMALL_PARTS = (("", "get_batch_samples"), ("", "training_step"), ("callback_han
 _OBJECTS = ("model", "processing_class", "optimizer", "lr_scheduler", "train_dataloader", "eval_dataloader")
 # Methods of a `transformers.Trainer` whose time is a phase; the accelerator's and the optimizer's come in addition.
 PHASE_OF_METHOD = {
-    "get_batch_samples": "data",
-    "compute_loss": "forward",
-    "evaluation_loop": "evaluate",
-    "_save_checkpoint": "save",
-}
+    "get_batch_samples": "data", "compute_loss": "forward", "evaluation_loop": "evaluate", "_save_checkpoint": "save",
+}  # fmt: skip
 # The same for Forgather's trainer, where one method does both passes and calls the other for the second.
 PHASE_OF_FORGATHERS = {"_forward_backward_step": "forward", "_backward": "backward", "_eval_loop": "evaluate"}
 _END = object()

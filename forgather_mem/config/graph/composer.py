@@ -225,7 +225,8 @@ class Composer:
 
     def _check_key(self, key: Value, mark: Mark) -> None:
         if isinstance(key, Node):
-            raise TemplateNodeError(mark, "a key is a scalar; this one is a list, a mapping or a call")
+            hint = "Jinja's braces stand together: {{ name }}" if isinstance(key, DictNode) else None
+            raise TemplateNodeError(mark, "a key is a scalar; this one is a list, a mapping or a call", hint)
         if isinstance(key, int | float) and abs(key) >= _LARGEST_KEY:
             raise TemplateNodeError(mark, f"a number that is a key is below {_LARGEST_KEY:,}", "quote it")
 

@@ -330,8 +330,7 @@ def built_of(value: Value) -> str:
     """
     if isinstance(value, CallNode):
         return shortened_text(value.constructor.rpartition(":")[2].rpartition(".")[2])
-    items = items_of(value)
-    if items is None:
+    if (items := items_of(value)) is None:
         return in_a_line(value)
     names = [built_of(item) if isinstance(item, CallNode) else in_a_line(item) for item in items[: SHOWN.items]]
     return ", ".join([*names, "..."] if len(items) > SHOWN.items else names) or "nothing"

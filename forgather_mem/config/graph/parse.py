@@ -119,7 +119,8 @@ _OF_LINES = {  # what the parser says of a line as a whole, and what then may be
 _OPEN = "what begins here is not closed"
 _SAID = {
     "end of stream|expected ',' or": _OPEN,
-    "scanning a tag": "a space ends a tag",
+    "scanning a tag": "a space ends a tag, and no quote stands in it",
+    "cannot start any token": "put the value in quotes",
     "scanning an (anchor|alias)": "its name follows without a space",
 }
 _UNPRINTABLE = "[^\\t\\n\\r -~\\x85\\xa0-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]|(?<!^)\\ufeff"
@@ -214,8 +215,7 @@ def _misplaced(lines: Sequence[str], number: int, problem: str) -> _Mistake | No
     if "<document start>" in problem and indent_of(lines[first]) > own:
         message = f"this first line is indented by {indent_of(lines[first])}, what stands below by {own}"
         return _Mistake(first, message, "in a block, == super() comes first")
-    meant = re.match(_OF_LINES.get(problem, "(?!)"), lines[number])
-    if meant is None:
+    if (meant := re.match(_OF_LINES.get(problem, "(?!)"), lines[number])) is None:
         is_text = problem.endswith("':'") and not _HAS_KEY.search(lines[number])
         return _Mistake(number, _NO_PAIR, "a comment begins with #") if is_text else None
     is_bare, beside = problem.endswith("':'"), [line for line in above if indent_of(line) == own]

@@ -75,8 +75,7 @@ class Renderer:
         Raises:
             TemplateError: if anything is wrong with it.
         """
-        source = self._sources.load(name)
-        if source is None:
+        if (source := self._sources.load(name)) is None:
             raise self._sources.searcher.not_found(name)
         return self._render(source, variables or {})
 
@@ -239,6 +238,8 @@ _MEANT = {  # what Jinja says, and what people had in mind
     "non top-level scope": "write it above the first block",
     r"char '[\u2018\u2019\u201c\u201d]'": "use straight quotes",
     "the parent's block|BlockReference": "write == super()",
+    "of statement block', got '(integer|float|string)'": "is a '=' missing before the value?",
+    "extended multiple times": "a template extends one other: remove one of the lines",
     "no parent block": 'a template that extends another says so: write -- extends "NAME", with a space',
 }
 _WORDS = {"super": "== super()", "elseif": "elif", "elsif": "elif"}
@@ -262,8 +263,7 @@ def explain(error: Exception, compiler: Compiler) -> TemplateError:
         if _OF_BLOCKS.search(message):
             line, message, hint = _wrong_tag(source) or (line, message, hint)
         return _at(source, _begun(source, line or 1), error, message, hint, job.chain(source.key))
-    frames = list(_frames(error, job))
-    if not frames:
+    if not (frames := list(_frames(error, job))):
         return TemplateError(message, template=job.loads[0].source.name if job.loads else None, hint=hint)
     source, line, function = frames[-1]
     if "no parent block" in message:
@@ -299,7 +299,9 @@ def _wrong_tag(source: Source) -> tuple[int, str, str] | None:
             if hint:
                 return line, f"encountered unknown tag {tag!r}", hint
     tag, line = opened[-1]
-    return (line, f"{tag!r} has no end", f"add -- end{tag}") if tag else None
+    return (
+        (line, f"{tag!r} has no end", f"add -- end{tag}" + ", or -- set NAME = VALUE" * (tag == "set")) if tag else None
+    )
 
 
 def _begun(source: Source, line: int) -> int:

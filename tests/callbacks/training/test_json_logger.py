@@ -38,10 +38,8 @@ def test_every_log_line_and_evaluation_is_a_record_of_the_documents_form(tmp_pat
     trainer.train()
     records = records_in(tmp_path)
     assert [record["event"] for record in records if record["event"] not in ("on_log", "on_evaluate", "on_save")] == [
-        "on_train_begin",
-        "on_epoch_end",
-        "on_train_end",
-    ]
+        "on_train_begin", "on_epoch_end", "on_train_end",
+    ]  # fmt: skip
     logged = [{**record["metrics"], "step": record["global_step"]} for record in records if record["event"] == "on_log"]
     assert logged == trainer.state.log_history
     evaluated = [record for record in records if record["event"] == "on_evaluate"]

@@ -83,11 +83,8 @@ def lightning(look, evaluated=1600):
             return torch.optim.AdamW(self.parameters())
 
     quiet = {
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-    }
+        "logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False,
+    }  # fmt: skip
     runner = lightning.Trainer(max_epochs=1, accelerator="cpu", **quiet)
     rows = [DataLoader(Rows(count), batch_size=4) for count in (64, evaluated)]
     return lambda: runner.fit(Module(), *rows)
