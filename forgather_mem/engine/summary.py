@@ -180,7 +180,7 @@ class RunSummary:
         findings: The first `MAX_FINDINGS` findings that are no part of the report.
         told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
         leak_step: The step at which the leak was told.
-        of_settings: The step and the text of the last settings that were told.
+        of_settings: The step and the text of the last settings, or of the last holder of much, that were told.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
 
@@ -289,9 +289,9 @@ class RunSummary:
         self.leak_step = finding.step if finding.kind == "leak" else self.leak_step
         if finding.kind in _PARTS and self._keep_part(finding.kind, dict(finding.data)):
             return
+        self.of_settings = (finding.step, finding.text) if finding.kind in ("settings", "held") else self.of_settings
         if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
             self.facts.settings.update((name, bounded_text(text)) for name, text in finding.data.items())
-            self.of_settings = finding.step, finding.text
         elif len(self.findings) < MAX_FINDINGS:
             # Of its data a report needs this at most
             what = finding.data.get("what")

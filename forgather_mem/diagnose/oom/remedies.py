@@ -290,7 +290,9 @@ def _needless(failure: Failure) -> Iterator[Change]:
         elif held.kind == "earlier":
             text = f"detach() what {held.name} keeps, or backward() without retain_graph"
             if held.num_passes:
-                text = f"backward() after each pass, without retain_graph; detach() {held.name} if it trains nothing"
+                text = (
+                    f"backward() after each pass, no retain_graph; no_grad() or detach() if {held.name} trains nothing"
+                )
             yield doing(text, f"{size} are {held.part}", **{DETACHED: held.name})
         elif held.is_unused:
             note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"
