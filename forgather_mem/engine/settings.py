@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from forgather_mem.engine.phases import PhaseStack
 
 _RETURNED = "return_dict_in_generate", "output_scores", "output_logits", "output_hidden_states", "output_attentions"
+EACH_PROMPT = "num_beams", "num_return_sequences"  # by which a generation has each prompt several times
+OF_GENERATE = (*EACH_PROMPT, "max_new_tokens")
 PASSES_TO_SEE = 8  # of which one has a graph, or none will have
 # Trainer's arguments; advice after an out-of-memory error reads the same.
 ARGUMENTS = (
@@ -215,6 +217,12 @@ def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
     """What `generate` is to return beside the tokens, and keeps until all are there, by its arguments' names."""
     names = [name for name in _RETURNED if keywords.get(name, getattr(config, name, None))]
     return ", ".join(names[1:]) if _RETURNED[0] in names else ""
+
+
+def sizes_of_generate(config: object, keywords: Mapping[str, object]) -> dict[str, int]:
+    """How often `generate` has each prompt, and how many tokens it makes at most, by its arguments' names; 0 if not set."""
+    told = {name: keywords.get(name, getattr(config, name, None)) for name in OF_GENERATE}
+    return {name: number if isinstance(number, int) else 0 for name, number in told.items()}
 
 
 def asked_of_model(config: object) -> str:

@@ -289,7 +289,8 @@ class RunSummary:
         self.leak_step = finding.step if finding.kind == "leak" else self.leak_step
         if finding.kind in _PARTS and self._keep_part(finding.kind, dict(finding.data)):
             return
-        self.of_settings = (finding.step, finding.text) if finding.kind in ("settings", "held") else self.of_settings
+        if finding.kind in ("settings", "held"):
+            self.of_settings = finding.step, finding.text
         if finding.kind == "settings" and all(isinstance(value, str) for value in finding.data.values()):
             self.facts.settings.update((name, bounded_text(text)) for name, text in finding.data.items())
         elif len(self.findings) < MAX_FINDINGS:

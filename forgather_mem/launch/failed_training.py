@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
-from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written
+from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
@@ -196,13 +197,23 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 
 def may_help_after(report: RunReport) -> list[Change]:
     """What may help a process that was killed: it could not say so."""
+    case = _case_of(report)
+    return as_written(may_help(case), case.settings.is_trainers)
+
+
+def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
     case.functions = PREDICTS if report.killed.has_trained else ()
-    return as_written(may_help(case), settings.is_trainers)
+    if case.phase == "generate":
+        sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}
+        case.generates(sizes)
+        rows = sizes["rows"] * case.each_prompt[1]
+        case.batch = Batch(rows, sizes["length"] or None) if rows else None
+    return case
 
 
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
@@ -212,7 +223,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
         had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-        words = [f"{here}."] * is_between + [killed.why_now or ""]
+        words = [f"{here}."] * is_between
+        words += [
+            killed.phase == "generate" and of_prompts(_case_of(replace(report, killed=killed))) or "",
+            killed.why_now or "",
+        ]
         words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
         grown = (
             f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."

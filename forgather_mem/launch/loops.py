@@ -6,7 +6,7 @@ import functools
 import os
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -48,22 +48,37 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
         return None
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
+    asked = _asked(given[0][0], given[0][1:], given[1]) if what == "generate" else {}
     if (loop := _current()) is None:
-        return _apart() if what == "evaluate" else None
-    if what == "generate":
-        loop.generates(given[0][0], given[1])
-    elif what == "save" and given:
+        return _apart(what, asked) if what in ("evaluate", "generate") and _HEARS.num_apart < 2000 else None
+    loop.tell(asked)
+    if what == "save" and given:
         targets = [one for one in (*given[0][1:2], given[1].get("f")) if hasattr(one, "getbuffer")]
-        loop.tell("save.into", "".join(type(one).__name__ for one in targets))
+        loop.tell({"save.into": "".join(type(one).__name__ for one in targets)})
     return loop.phase(what)
 
 
+def _asked(model: object, arguments: Sequence[object], keywords: Mapping[str, object]) -> dict[str, str]:
+    """What `generate` is asked for, as settings."""
+    from forgather_mem.diagnose.oom.batch_shapes import batch_of
+    from forgather_mem.engine.settings import asked_of_generate, sizes_of_generate
+
+    config = keywords.get("generation_config") or getattr(model, "generation_config", None)
+    told: dict[str, object] = {"returns": asked_of_generate(config, keywords), **sizes_of_generate(config, keywords)}
+    if (batch := batch_of(arguments, keywords)) is not None:
+        told |= {"rows": batch.rows, "length": batch.length}
+    return {f"generate.{name}": str(value or "") for name, value in told.items()}
+
+
 @contextmanager
-def _apart() -> Iterator[None]:
-    """An evaluation that is in no loop of ours; what a Trainer's training tells of it counts while that goes on."""
-    run_session.note(run_session.FIRST, "evaluate")
+def _apart(what: str, asked: Mapping[str, str]) -> Iterator[None]:
+    """An evaluation or a generation in no loop of ours; what a Trainer's training tells counts while that goes on."""
+    _HEARS.num_apart += 1  # each note is another one; there are not many of them, since their file is read as a whole
+    was, _HEARS.apart = _HEARS.apart, "\t".join((what, str(_HEARS.num_apart), *map("=".join, asked.items())))
+    run_session.note(run_session.FIRST, _HEARS.apart)
     yield
-    run_session.note(run_session.FIRST, "other")
+    _HEARS.apart = was
+    run_session.note(run_session.FIRST, f"{was}\t{_HEARS.num_apart}")
 
 
 @contextmanager
@@ -110,12 +125,14 @@ class _FirstStep:
 
     Attributes:
         passes: Tells of the steps of a loop without an optimizer.
+        apart, num_apart: What goes on outside of loops, as it was noted, and how often that was.
     """
 
     def __init__(self) -> None:
         self.passes: BackwardPasses | None = None
         self._loop: ObservedLoop | None = None
         self._failed, self._lock = False, threading.Lock()
+        self.apart, self.num_apart = "other", 0
 
     def before(self, optimizer: Any, *_: object) -> None:
         if self.passes is not None:

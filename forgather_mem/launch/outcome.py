@@ -27,6 +27,7 @@ from forgather_mem.reporting.table import format_place
 from forgather_mem.reporting.text import path_from_here, report_command, report_text
 from forgather_mem.system.cgroups import kills_since
 from forgather_mem.telemetry import run_session
+from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import from_dict, to_dict
@@ -53,8 +54,10 @@ def report_outcome(
     places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
-    phase = [*(run_session.noted(folder.path, run_session.FIRST) if folder.path else []), "other"][-2:][0]
+    firsts = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
+    phase, *settings = [*firsts, "other"][-2:][0].split("\t")
     reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase))
+    reports[-1].run.settings.update(one.split("=", 1) for one in settings if "=" in one)
     if not trainings:
         reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
     unknown = ["the command has removed what its trainings noted"] * is_gone
@@ -231,7 +234,9 @@ def _ended_as(report: RunReport, end: str) -> RunReport:
 def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase: str) -> RunReport:
     """The report of a command without a training, with what the parent saw from start to end, and its last phase."""
     if report.killed is not None and phase != "other":
-        report = replace(report, killed=replace(report.killed, step=1, phase=phase, silent_s=None))
+        report = replace(
+            report, killed=replace(report.killed, step=int(phase in STEP_PHASES), phase=phase, silent_s=None)
+        )
     host = replace(
         report.host,
         rss_start_bytes=sampler.first_bytes or report.host.rss_start_bytes,

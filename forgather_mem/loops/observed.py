@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from forgather_mem.engine.run_of import RUNS
-from forgather_mem.engine.settings import asked_of_generate, settings_of_loaders, settings_of_others
+from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
 from forgather_mem.growth.trend import GROWTH
 from forgather_mem.loops.events import BEFORE_FORWARD, LoopEvents
 from forgather_mem.loops.outermost import Arguments, Keywords, Outermost
@@ -123,15 +123,11 @@ class ObservedLoop:
         finally:
             self._is_told = was
 
-    def generates(self, model: object, keywords: Mapping[str, object]) -> None:
-        """This model generates, called with these."""
-        config = keywords.get("generation_config") or getattr(model, "generation_config", None)
-        self.tell("generate.returns", asked_of_generate(config, keywords))
-
-    def tell(self, name: str, value: str) -> None:
-        """A setting of its training, if it has a value."""
-        if value and self._events is not None and (run := self._events.run()) is not None:
-            run.tell_settings({name: value})
+    def tell(self, settings: Mapping[str, str]) -> None:
+        """Those of these settings of its training that have changed."""
+        if self._events is not None and (run := self._events.run()) is not None:
+            known = run.facts.settings
+            run.tell_settings({name: value for name, value in settings.items() if value != known.get(name, "")})
 
     @property
     def steps_done(self) -> int:

@@ -63,7 +63,7 @@ def format_time(step: int, phase: str) -> str:
     >>> format_time(0, "startup")
     'startup'
     """
-    if phase == "startup" and not step:
+    if phase in ("startup", "evaluate", "generate") and not step:
         return phase
     return f"step {step:,}" + (f", {phase}" if phase and phase != "other" else "")
 

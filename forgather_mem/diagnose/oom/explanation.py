@@ -130,7 +130,7 @@ def _why_now(failure: Failure) -> str | None:
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
     if failure.phase == "generate":
-        return _of_prompts(failure)
+        return of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -227,12 +227,14 @@ def _of_batch(failure: Failure) -> str | None:
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
-def _of_prompts(failure: Failure) -> str | None:
+def of_prompts(failure: Failure) -> str | None:
+    """What a generation was to make; None where nobody knows."""
     if failure.batch is None:
         return None
     name, times = failure.each_prompt
     of = f": {failure.batch.rows // times:,} prompts x {name} {times:,}" if name else ""
-    return f"{batch_in_words(failure.batch)}{of}."
+    most = f", at most {failure.new_tokens:,} new tokens each" if failure.new_tokens else ""
+    return f"{batch_in_words(failure.batch)}{of}{most}."
 
 
 def _of_new_state(failure: Failure) -> str | None:

@@ -9,6 +9,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import FREE_HEAP, RunSettings
 from forgather_mem.diagnose.oom.messages import NCCL_SHM
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
+from forgather_mem.engine.settings import EACH_PROMPT
 from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.units import MIB
@@ -51,6 +52,7 @@ class Failure:
         is_planned: Whether a plan tells what is enough.
         generated: What a generation was to return beside the tokens, by the names of arguments.
         each_prompt: The argument by which it has each prompt several times, and how often; empty and 1 if it has not.
+        new_tokens: That a generation makes at most; 0 where nobody has told.
         keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
@@ -84,6 +86,13 @@ class Failure:
     keeps_graphs: bool = False
     generated: str = ""
     each_prompt: tuple[str, int] = ("", 1)
+    new_tokens: int = 0
+
+    def generates(self, sizes: Mapping[str, int]) -> None:
+        """So often each prompt, and so many tokens, by the names of `generate`'s arguments."""
+        each = [(name, sizes.get(name, 1)) for name in EACH_PROMPT]
+        self.each_prompt = max((self.each_prompt, *each), key=lambda one: one[1])
+        self.new_tokens = sizes.get("max_new_tokens", 0)
 
     @property
     def place(self) -> str:

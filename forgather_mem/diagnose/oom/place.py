@@ -14,7 +14,7 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch, batch_of
 from forgather_mem.diagnose.oom.context import trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.engine.settings import asked_of_generate
+from forgather_mem.engine.settings import asked_of_generate, sizes_of_generate
 from forgather_mem.heap import failed_call
 from forgather_mem.heap.census import model_parameters, take_census
 from forgather_mem.heap.failed_call import MODULE_FILE, PASS_FUNCTIONS, calls_module, file_of, is_users
@@ -129,8 +129,7 @@ def failure_at(
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
     last = [(one.tb_frame.f_code.co_filename, one.tb_lineno) for one in users[-1:]]
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
-    each = [(name, getattr(config, name, None) or 1) for name in ("num_beams", "num_return_sequences")]
-    return Failure(
+    failure = Failure(
         found=found,
         phase=phase,
         layer=layer,
@@ -143,8 +142,9 @@ def failure_at(
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
         generated=asked_of_generate(config, {}),
-        each_prompt=max(("", 1), *each, key=lambda one: one[1]),
     )
+    failure.generates(sizes_of_generate(config, {}))
+    return failure
 
 
 def _line(failed: Sequence[TracebackType]) -> str:

@@ -290,9 +290,8 @@ def _needless(failure: Failure) -> Iterator[Change]:
         elif held.kind == "earlier":
             text = f"detach() what {held.name} keeps, or backward() without retain_graph"
             if held.num_passes:
-                text = (
-                    f"backward() after each pass, no retain_graph; no_grad() or detach() if {held.name} trains nothing"
-                )
+                text = "backward() after each pass, without retain_graph"
+                text += f"; if {held.name} trains nothing, torch.no_grad(), or detach() of what it keeps"
             yield doing(text, f"{size} are {held.part}", **{DETACHED: held.name})
         elif held.is_unused:
             note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"

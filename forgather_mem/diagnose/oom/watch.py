@@ -82,15 +82,18 @@ class OutOfMemoryWatch:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         model, optimizer = map(moment.objects.get, ("model", "optimizer"))  # of an observed loop others may follow
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
-        self._settings = self._settings or settings_of(moment.args, model, self._run.trainer())
-        if moment.event == "step_end":
-            self._passes.clear()
-            self.uses.step_ended()
-        if moment.event in ("step_end", "prediction_step"):
+        if self._settings is None:
+            self._settings = settings_of(moment.args, model, self._run.trainer())
+        if moment.event == "prediction_step":
             self._passes.append(_operation_number())
             self._look_ahead()
-        if moment.event == "step_end" and moment.step - self._first_step == _TELLING_STEPS:
-            self._settle()
+        if moment.event == "step_end":
+            self._passes.clear()
+            self._passes.append(_operation_number())
+            self.uses.step_ended()
+            self._look_ahead()
+            if moment.step - self._first_step == _TELLING_STEPS:
+                self._settle()
         return NOTHING
 
     def is_urgent(self) -> bool:
@@ -119,8 +122,9 @@ class OutOfMemoryWatch:
         from forgather_mem.heap.census import take_census
 
         # In an evaluation all graphs are of passes that are over
-        phase, step = "evaluate" if self._run.phase == "evaluate" else "other", self._run.step
-        found = take_census((), self._model(), self._optimizer(), self._passes, in_step=phase == "other")
+        is_evaluation, step = self._run.phase == "evaluate", self._run.step
+        passes, phase = self._passes, "evaluate" if is_evaluation else "other"
+        found = take_census((), self._model(), self._optimizer(), passes, in_step=not is_evaluation)
         oom, advice = explained(Failure(phase=phase, used_bytes=used_bytes, census=found, keeps_graphs=True))
         if oom.why_now:
             self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
@@ -137,8 +141,11 @@ class OutOfMemoryWatch:
 
     def _see(self, arguments: Sequence[object], keywords: Mapping[str, object]) -> None:
         self._passes.append(_operation_number())
-        self._look_ahead()  # what looks like a step may be an evaluation
+        if len(self._passes) > 2:  # beside the end of the step before: what looks like a step may be an evaluation
+            self._look_ahead()
         batch = self._batch_of(arguments, keywords)
+        if batch is self.uses.batch:  # as the last one
+            return
         self.uses.see(batch)
         if batch is not None and batch.size > _LARGER * self._told_size:  # before it runs: it may be the last
             self._told_size = batch.size
