@@ -220,7 +220,7 @@ def asked_of_generate(config: object, keywords: Mapping[str, object]) -> str:
 
 
 def sizes_of_generate(config: object, keywords: Mapping[str, object]) -> dict[str, int]:
-    """How often `generate` has each prompt, and how many tokens it makes at most, by its arguments' names; 0 if not set."""
+    """How often `generate` has each prompt, and how many tokens it makes at most, by its arguments; 0 if not set."""
     told = {name: keywords.get(name, getattr(config, name, None)) for name in OF_GENERATE}
     return {name: number if isinstance(number, int) else 0 for name, number in told.items()}
 

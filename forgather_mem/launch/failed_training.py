@@ -223,11 +223,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
         had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-        words = [f"{here}."] * is_between
-        words += [
-            killed.phase == "generate" and of_prompts(_case_of(replace(report, killed=killed))) or "",
-            killed.why_now or "",
-        ]
+        prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
+        words = [f"{here}."] * is_between + [prompts or "", killed.why_now or ""]
         words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
         grown = (
             f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."

@@ -56,8 +56,9 @@ def report_outcome(
     last = places[-1] if places else (Path(session),) if session else ()
     firsts = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
     phase, *settings = [*firsts, "other"][-2:][0].split("\t")
-    reports.append(_seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase))
-    reports[-1].run.settings.update(one.split("=", 1) for one in settings if "=" in one)
+    report = _seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase)
+    asked = dict(one.split("=", 1) for one in settings if "=" in one)
+    reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
     if not trainings:
         reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
     unknown = ["the command has removed what its trainings noted"] * is_gone

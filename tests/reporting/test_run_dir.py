@@ -71,16 +71,20 @@ def test_without_its_closing_line_the_log_still_gives_the_sizes(
     (tmp_path / log.name).write_bytes(b"".join(lines))
     read = read_run(tmp_path)
     assert read["run"]["end"] is None  # the process that wrote it, this one, is still here
-    for part in ("steps", "peaks", "gc", "cleanup_calls", "device"):
+    for part in ("steps", "gc", "cleanup_calls", "device"):
         assert read[part] == report[part], part
+    # The reading at the end is in no record, and may be the peak
+    for here, there in zip(read["peaks"], report["peaks"], strict=True):
+        assert here | {"bytes": 0} == there | {"bytes": 0}
+        assert here["bytes"] == pytest.approx(there["bytes"], rel=0.02)
     for part in ("parameters", "gradients", "optimizer", "cached"):
         assert read["breakdown"][part] == report["breakdown"][part], part
     assert read["breakdown"]["activations_peak"] <= report["breakdown"]["activations_peak"]
-    told = {name: size for name, size in report["host"].items() if not name.endswith(("_start_bytes", "_end_bytes"))}
+    ends = ("_start_bytes", "_end_bytes", "rss_peak_bytes")
+    told = {name: size for name, size in report["host"].items() if not name.endswith(ends)}
     assert told.items() <= read["host"].items()  # the log begins with the first step
-    assert read["host"]["rss_end_bytes"] == pytest.approx(
-        report["host"]["rss_end_bytes"], rel=0.02
-    )  # of its last record
+    for name in ("rss_end_bytes", "rss_peak_bytes"):
+        assert read["host"][name] == pytest.approx(report["host"][name], rel=0.02)
     assert read["run"]["script"] == report["run"]["script"]
     assert read["overhead"]["seconds"] > 0  # without what the end cost, which is most of it on a busy machine
 
@@ -91,7 +95,7 @@ def test_a_tensorboard_folder_alone_gives_steps_peaks_and_parts(
     folder, report = trained
     read = read_run(shutil.copytree(folder / "runs", tmp_path / "runs"))
     assert (read["steps"], read["run"]["end"]) == (report["steps"], None)
-    assert read["host"]["rss_peak_bytes"] == pytest.approx(report["host"]["rss_peak_bytes"], rel=1e-6)
+    assert read["host"]["rss_peak_bytes"] == pytest.approx(report["host"]["rss_peak_bytes"], rel=0.02)
     for part in ("parameters", "gradients", "optimizer"):
         assert read["breakdown"][part] == pytest.approx(report["breakdown"][part], rel=1e-6)
     assert {(peak["where"], peak["phase"]) for peak in read["peaks"]} == {
