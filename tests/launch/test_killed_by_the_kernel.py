@@ -105,6 +105,40 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("mode", ["eval", "train"])
+def test_what_a_sum_of_an_evaluations_losses_keeps_is_told_before_a_kill(
+    tmp_path: Path, group: Path, mode: str
+) -> None:
+    (tmp_path / "sums.py").write_text(
+        "import torch\nmodel, total = torch.nn.Linear(2000, 2000), 0\n"
+        "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(5):\n"
+        f"    model(torch.ones(1, 2000)).sum().backward()\n    optimizer.step()\nmodel.{mode}()\n"
+        "for _ in range(500):\n    total += model(torch.ones(1000, 2000)).square().mean()\n"
+    )
+    run([*inside(group, 710), *RUN, "--advice-s", "0", "sums.py"], tmp_path)
+    report = report_in(tmp_path)
+    assert "earlier passes in `total`." in report["killed"]["why_now"]
+    assert "no_grad()" in report["advice"][0]["text"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [0, 3])
+def test_a_generation_is_told_with_what_it_was_asked_for(tmp_path: Path, group: Path, steps: int) -> None:
+    (tmp_path / "generates.py").write_text(
+        "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel\n"
+        "model = GPT2LMHeadModel(GPT2Config(vocab_size=500, n_embd=128, n_layer=4, n_head=4, n_positions=256))\n"
+        "optimizer = torch.optim.SGD(model.parameters())\nids = torch.randint(2, 400, (1000, 16))\n"
+        f"for _ in range({steps}):\n    model(ids[:2], labels=ids[:2]).loss.backward()\n    optimizer.step()\n"
+        "model.generate(ids, num_return_sequences=2, do_sample=True, max_new_tokens=200, pad_token_id=0)\n"
+    )
+    run([*inside(group, 560), *RUN, "generates.py"], tmp_path)
+    killed = report_in(tmp_path)["killed"]
+    assert killed["phase"] == "generate"
+    asked = "2,000 x 16 tokens: 1,000 prompts x num_return_sequences 2, at most 200 new tokens each."
+    assert killed["why_now"].startswith(asked)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("part", ["after the training", "evaluation"])
 def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was(
     tmp_path: Path, group: Path, part: str
