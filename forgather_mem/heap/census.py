@@ -28,7 +28,7 @@ from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, v
 from forgather_mem.source.bytecode import names_on_line, uses_again
 from forgather_mem.source.container_code import adding_lines, is_joined
 from forgather_mem.source.frame_variables import all_frames, frame_variables
-from forgather_mem.source.source_lines import is_user_file
+from forgather_mem.source.source_lines import is_user_file, line_name
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,7 @@ class Holding:
         is_unused: Whether only variables hold it that no code that runs reads again.
         is_read: Whether the line that failed reads it.
         grows: Whether a function that was running adds to it.
+        added_at: The first line that adds to it, "train.py:41"; empty where none is known.
         is_joined: Whether the user's code makes one of all that is in it.
         copied: Of a copy, by the sizes of its tensors: what it is one of.
     """
@@ -99,6 +100,7 @@ class Holding:
     is_unused: bool = False
     is_read: bool = False
     grows: bool = False
+    added_at: str = ""
     is_joined: bool = False
     copied: str = "a copy of the model"
 
@@ -234,13 +236,15 @@ class _Census:
         collects = not self.walk.is_librarys_variable(position) and _is_container(thing)
         # Only for a failure: reading code takes memory
         names = names_of(self.walk, position, self._frames) if collects and self._failed else []
+        adding = [at for name in names for at in adding_lines(name, isinstance(thing, list))]
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
             copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
             num_bytes=size,
             collects=collects,
-            grows=any(self._is_running(at) for name in names for at in adding_lines(name, isinstance(thing, list))),
+            grows=any(map(self._is_running, adding)),
+            added_at=line_name(*adding[0]) if adding else "",
             is_joined=any(map(is_joined, names)),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
             is_unused=self._is_unused(thing),

@@ -125,8 +125,9 @@ def user_modules(num_modules: int) -> tuple[str, ...]:
 
 def module_files(module: str) -> list[str]:
     """The file of a module; of a notebook its cells, the newest first."""
-    file = getattr(sys.modules.get(module), "__file__", None)
-    if file:
+    found = sys.modules.get(module)
+    # A script that has ended, by an error, too, has lost its `__file__`
+    if file := getattr(found, "__file__", None) or getattr(getattr(found, "__loader__", None), "path", None):
         return [str(file)]
     cells = _cells() if module == "__main__" else {}
     return sorted(cells, key=cells.__getitem__, reverse=True)

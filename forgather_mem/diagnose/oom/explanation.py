@@ -270,6 +270,7 @@ def _of_census(failure: Failure) -> str | None:
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""
+            kept += f", added at {held.added_at}" if held.added_at else ""
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."
     if failure.asks_at_once:
         return f"{failure.line} asks for {format_bytes(wanted)} at once."
