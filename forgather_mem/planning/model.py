@@ -73,7 +73,7 @@ class Emptied:
 
     def __init__(self, mode: Pretending, log: StorageLog) -> None:
         self._mode, self._log = mode, log
-        self._new: dict[torch.Tensor, torch.Tensor] = {}  # by the old one
+        self._taken = set[torch.Tensor]()  # parameters without values by now
 
     def model(self, model: nn.Module) -> None:
         """Take its values.
@@ -81,39 +81,34 @@ class Emptied:
         Raises:
             PlanError: if a parameter is of a kind that can't be planned.
         """
-        for whole, shard in empty_shards(model, self._mode.unknown):
-            shard.__dict__.update(whole.__dict__)
-            self._new[whole] = self._new[shard] = shard
+        for shard in empty_shards(model, self._mode.unknown):
+            self._taken.add(shard)
             self._log.saw(shard, "parameters")
         for name, parameter in model.named_parameters():
             if isinstance(parameter, nn.UninitializedParameter):
                 raise PlanError(f"{name} has no size before the first batch: run one before you plan")
-            if type(parameter) not in _PLAIN and parameter not in self._new:
+            if type(parameter) not in _PLAIN and parameter not in self._taken:
                 kind = type(parameter).__name__
                 raise PlanError(f"{name} is a {kind}: quantized and sharded weights can't be planned")
         self._modules(list(model.modules()), "parameters")
 
-    def parameter(self, old: torch.Tensor, part: str = "parameters") -> torch.Tensor:
-        """Take its values, also where it is in no model; what stands in its place."""
-        if isinstance(old, FakeTensor):  # by another model that has it
-            return old
-        if old not in self._new:
-            new = nn.Parameter(self._mode.unknown(old), requires_grad=old.requires_grad)
-            new.__dict__.update(old.__dict__)
-            swap(old, new)
-            new.grad = None
-            self._new[old] = old
-            self._log.saw(old, part)
-            self._log.shares(new, old)
-        return self._new[old]
+    def parameter(self, one: torch.Tensor, part: str = "parameters") -> None:
+        """Take its values, also where it is in no model."""
+        if isinstance(one, FakeTensor) or one in self._taken:  # another model has it, too
+            return
+        values = nn.Parameter(self._mode.unknown(one), requires_grad=one.requires_grad)
+        values.__dict__.update(one.__dict__)
+        swap(one, values)
+        values.grad = None
+        self._taken.add(one)
+        self._log.saw(one, part)
+        self._log.shares(values, one)
 
     def optimizer(self, optimizer: Optimizer) -> None:
-        """Give it the emptied parameters; its state, if it has one already, loses its values, too."""
-        for group in optimizer.param_groups:
-            group["params"] = [self._new.get(parameter, parameter) for parameter in group["params"]]
-        for parameter in [one for one in optimizer.state if one in self._new]:
-            state = optimizer.state.pop(parameter)
-            optimizer.state[self._new[parameter]] = {key: self._state_of(value) for key, value in state.items()}
+        """The state of emptied parameters, if it has one already, loses its values, too."""
+        for parameter in [one for one in optimizer.state if one in self._taken]:
+            state = optimizer.state[parameter]
+            optimizer.state[parameter] = {key: self._state_of(value) for key, value in state.items()}
 
     def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
@@ -133,11 +128,11 @@ class Emptied:
             passed_over.update(id(one) for one in held if is_there and one.device.type == "cpu")
 
         def is_taken(one: torch.Tensor | None) -> bool:
-            is_new = one is not None and one not in self._new
+            is_new = one is not None and one not in self._taken
             return not is_new or (type(one) in (torch.Tensor, nn.Parameter) and id(one) not in passed_over)
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
-        own = set(map(id, self._new))
+        own = set(map(id, self._taken))
         sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
         for tensor in held:
@@ -152,9 +147,9 @@ class Emptied:
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
         for module in modules:
-            for key, old in module._parameters.items():
-                if old is not None:
-                    module._parameters[key] = self.parameter(old, part)  # type: ignore[assignment]
+            for parameter in module._parameters.values():
+                if parameter is not None:
+                    self.parameter(parameter, part)
             for key, buffer in module._buffers.items():
                 if buffer is not None:
                     new = buffer if buffer.device.type == "cpu" else self._mode.unknown(buffer)

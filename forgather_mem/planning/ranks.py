@@ -130,8 +130,8 @@ def _shard_by_accelerate(trainer: Trainer, mode: Pretending, on_device: bool, no
         trainer.accelerator._prepare_fsdp2 = prepared
 
 
-def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parameter, nn.Parameter]]:
-    """Take the values from all shards where a unit of `fully_shard` gathers them: each old parameter with its new one.
+def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[nn.Parameter]:
+    """Take the values from all shards where a unit of `fully_shard` gathers them: the parameters that have lost them.
 
     Args:
         model: The model.
@@ -141,14 +141,12 @@ def empty_shards(model: nn.Module, unknown: Tensors) -> Iterator[tuple[nn.Parame
         state = getattr(module, "_get_fsdp_state", lambda: None)()
         for group in getattr(state, "_fsdp_param_groups", ()):
             for sharded in group.fsdp_params:
-                old = sharded.sharded_param
-                local, memory = old._local_tensor, unknown(sharded._sharded_param_data)
+                shard, memory = sharded.sharded_param, unknown(sharded._sharded_param_data)
+                local = shard._local_tensor
                 # It may be longer than its part of the parameter, so that all are of one size
-                own = memory.as_strided(local.size(), local.stride(), local.storage_offset())
-                spread = type(old)(own, old._spec, requires_grad=False)
-                sharded._sharded_param_data = memory
-                sharded.sharded_param = nn.Parameter(spread, requires_grad=old.requires_grad)
-                yield old, sharded.sharded_param
+                shard._local_tensor = memory.as_strided(local.size(), local.stride(), local.storage_offset())
+                sharded._sharded_param_data, shard.grad = memory, None
+                yield shard
 
 
 def like_shard(tensor: torch.Tensor, unknown: Tensors) -> torch.Tensor:

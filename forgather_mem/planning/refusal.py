@@ -10,12 +10,11 @@ from torch._subclasses import fake_tensor
 
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.isolation.acts import ON_NOTHING
-from forgather_mem.source.source_lines import is_user_file, line_with_text
+from forgather_mem.source.source_lines import OURS, is_user_file, line_with_text
 from forgather_mem.telemetry.redaction import redacted
 
 _TAKEN_AWAY = (errno.EACCES, errno.EBADF, errno.ENOTSOCK, errno.EPERM)  # what a file or a connection answers then
 _OF_SIZES = fake_tensor.DataDependentOutputException | fake_tensor.DynamicOutputShapeException
-OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 
 
 def problem_of(error: BaseException) -> str:

@@ -159,21 +159,20 @@ def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable
 def _phase_peaks(log: StorageLog) -> Iterator[tuple[PhasePlan, PlannedShape]]:
     """For each phase of each step its highest moment, and its batch; one that comes again counts once."""
     part_of = [PARTS.index(part or "temporaries") for part in log.parts]
-    now = [0] * len(PARTS)
-    found: dict[tuple[int, str], tuple[list[int], PlannedShape]] = {}
+    now, total = [0] * len(PARTS), 0
+    found: dict[tuple[int, str], tuple[int, list[int], PlannedShape]] = {}
     for (_, step, phase, batch), events in log.trace.by_stretch():
-        best, of = max(found.get((step, phase), (now, batch)), (now, batch), key=lambda one: sum(one[0]))
-        best = best[:]
-        total, most = sum(now), sum(best)
-        for event in events:
-            number = event if event >= 0 else ~event
-            size = log.sizes[number] if event >= 0 else -log.sizes[number]
-            now[part_of[number]] += size
-            total += size
+        most = found.get((step, phase), (-1,))[0]
+        for event in (None, *events):  # as it begins, and after each
+            if event is not None:
+                number = max(event, ~event)
+                size = log.sizes[number] if event >= 0 else -log.sizes[number]
+                now[part_of[number]] += size
+                total += size
             if total > most:
-                best, most, of = now[:], total, batch
-        found[step, phase] = best, of
-    for (step, phase), (best, of) in found.items():
+                most = total
+                found[step, phase] = most, now[:], batch
+    for (step, phase), (most, best, of) in found.items():
         if step:  # else it is not planned
             parts = {name: size for name, size in zip(PARTS, best, strict=True) if size}
-            yield PhasePlan(step=step, phase=phase, bytes=sum(best), parts=parts), of
+            yield PhasePlan(step=step, phase=phase, bytes=most, parts=parts), of

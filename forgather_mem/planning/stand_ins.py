@@ -14,8 +14,7 @@ import torch
 from forgather_mem.planning.known_operations import Known
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.private_state import let_tensors_answer
-from forgather_mem.planning.refusal import OURS
-from forgather_mem.source.source_lines import line_name
+from forgather_mem.source.source_lines import OURS, line_name, with_callers
 
 NUMBERS, CHOICES, MASKS = "numbers", "choices", "masks"
 _OF_TORCH = "_tensor.py", "_subclasses", "_dynamo", "_compile.py", "utils/_", "_ops.py"
@@ -79,9 +78,8 @@ class StandIns:
     def _asking_line(self) -> str:
         """The innermost line that is no machinery of torch's."""
         self.asked += 1
-        frame = sys._getframe(1)
-        while frame.f_code.co_filename.startswith(_MACHINERY) and frame.f_back is not None:
-            frame = frame.f_back
+        callers = with_callers(sys._getframe(1))
+        frame = next(one for one in callers if not one.f_code.co_filename.startswith(_MACHINERY))
         return line_name(frame.f_code.co_filename, frame.f_lineno)
 
     def answer(self, holds: bool, notes: list[str]) -> None:

@@ -93,15 +93,10 @@ def gather_without_values(trainer: Trainer, loop: TrainerLoop) -> None:
 
         return tree_map_only(torch.Tensor, on_host, value)
 
-    def add(added: Callable[..., None], container: Any, tensors: object) -> None:
-        added(container, tensors)
-        for tensor in tensors_among(container.tensors):
-            mode.log.saw(tensor, "results")
-
-    def move(moved: Callable[..., None], container: Any) -> None:
-        with mode.logging_to(host):
-            moved(container)
-            for tensor in tensors_among(container.arrays):
+    def collect(collected: Callable[..., None], container: Any, *added: object) -> None:
+        with mode.logging_to(None if added else host):  # it moves what it has
+            collected(container, *added)
+            for tensor in tensors_among(container.tensors if added else container.arrays):
                 mode.log.saw(tensor, "results")
 
     def gather(gathered: Callable[[Any], object], container: Any) -> object:
@@ -112,9 +107,8 @@ def gather_without_values(trainer: Trainer, loop: TrainerLoop) -> None:
         trainer.compute_metrics = lambda *_, **__: {}  # it asks for values, and is given none
     container = "transformers.trainer_pt_utils:EvalLoopContainer"
     surround("transformers.trainer_pt_utils:nested_numpify", numpify, loop.notes)
-    surround(f"{container}.add", add, loop.notes)
-    surround(f"{container}.to_cpu_and_numpy", move, loop.notes)
-    surround(f"{container}.get_arrays", gather, loop.notes)
+    for name, around in (("add", collect), ("to_cpu_and_numpy", collect), ("get_arrays", gather)):
+        surround(f"{container}.{name}", around, loop.notes)
 
 
 def apply_changes(trainer: Trainer, changes: Mapping[str, object]) -> None:

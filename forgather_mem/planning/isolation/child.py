@@ -141,7 +141,7 @@ class BegunChild(Generic[Result]):
             raise PlanError("the process that planned has ended without an answer")
         result, problem, lines = pickle.loads(told)
         if problem is not None:
-            raise PlanError(problem)
+            raise PlanError("\n".join([problem, *notes_of(lines, problem)]))
         if self._not_done is not None:
             self._not_done.update(lines)
         return result  # type: ignore[no-any-return]
@@ -257,7 +257,6 @@ def _write_answer(writer: int, not_done: Lines, result: object, error: BaseExcep
             from forgather_mem.planning.refusal import problem_of  # takes long
 
             problem = problem_of(error)
-            problem = "\n".join([problem, *notes_of(not_done, problem)])
         with os.fdopen(writer, "wb") as file:
             file.write(pickle.dumps((result, problem, not_done)))
         code = 0
@@ -273,7 +272,7 @@ def _take_away(thread: int, writer: int, scratch: str, not_done: Lines) -> None:
         name.write(PLANNER)
         score.write("1000")  # where memory is short the kernel takes this process first: a training is worth more
     without_handlers()
-    _have_own_files(writer)  # first: what is let go may be written
+    write_no_files([writer], has_pipes=False)  # first: what is let go may be written
     have_own_memory()
     _resource.setrlimit(_resource.RLIMIT_CORE, (0, _resource.getrlimit(_resource.RLIMIT_CORE)[1]))  # where it crashes
     sys.stdout = sys.stderr = open(os.devnull, "w")  # noqa: SIM115  # until the process ends
@@ -317,33 +316,26 @@ def notes_of(not_done: Lines, said: str = "") -> list[str]:
     return [f"What {line} would do outside {left.format(what)}" for line, what in not_done.items() if line not in told]
 
 
-def _have_own_files(writer: int) -> None:
-    """Give this process its own position in each open file; take its sockets, terminals and other pipes away.
+def write_no_files(kept: Iterable[int], has_pipes: bool = True) -> None:
+    """From now on this process has files of its own, with its own position in each, and can't write to them.
 
-    For good.
+    Args:
+        kept: Stay as they are, by number.
+        has_pipes: Whether it keeps its pipes, sockets and terminals; else each is the null device.
     """
-    write_no_files(())
-    null = os.open(os.devnull, os.O_RDWR)
-    for number in map(int, os.listdir("/proc/self/fd")):
-        with suppress(OSError):  # the listing itself is gone
-            kind = os.fstat(number).st_mode
-            if number != writer and (stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind) or os.isatty(number)):
-                os.dup2(null, number)
-
-
-def write_no_files(kept: Iterable[int]) -> None:
-    """Open each file of this process again, to be read alone, but for these numbers; else it is the null device."""
     for number in set(map(int, os.listdir("/proc/self/fd"))).difference(kept):
         with suppress(OSError):  # the listing itself is gone
-            if stat.S_ISREG(os.fstat(number).st_mode):
-                again = _opened_again(number)
+            kind = os.fstat(number).st_mode
+            is_pipe = stat.S_ISSOCK(kind) or stat.S_ISFIFO(kind) or os.isatty(number)
+            if stat.S_ISREG(kind) or (is_pipe and not has_pipes):
+                again = _opened_again(number, is_pipe)
                 os.dup2(again, number)
                 os.close(again)
 
 
-def _opened_again(number: int) -> int:
+def _opened_again(number: int, is_pipe: bool) -> int:
     with suppress(OSError):
-        if fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
+        if not is_pipe and fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != os.O_WRONLY:
             own = os.open(f"/proc/self/fd/{number}", os.O_RDONLY)
             os.lseek(own, os.lseek(number, 0, os.SEEK_CUR), os.SEEK_SET)
             return own

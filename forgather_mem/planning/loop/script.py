@@ -358,7 +358,10 @@ class Loop:
             shape = next((one for one in self.shapes if one[:2] == shape[:2]), unknown)
             before = self.log.batch if self._is_same else PlannedShape()
             self.log.batch = max(shape, before, key=lambda one: (one.rows or 0) * (one.length or 1))
-            self._begin("evaluate" if evaluates else "forward", parameters)
+            self.is_through()
+            is_teacher = self.log.phase != "evaluate" and not any(id(one) in self._trained for one in parameters)
+            self.log.begin("evaluate" if evaluates and not is_teacher else "forward", self.step)
+            self.counts_idle()
             self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
                 self._stepping.add(module)
@@ -384,13 +387,6 @@ class Loop:
         if given.dim() == 3 and self.log.batch[:1] == given.shape[:1]:
             self.log.batch = PlannedShape(given.size(1))
             self.log.begin(self.log.phase)
-
-    def _begin(self, phase: str, parameters: Iterable[torch.Tensor]) -> None:
-        self.is_through()
-        if phase == "evaluate" and not any(id(one) in self._trained for one in parameters):  # a teacher
-            phase = "evaluate" if self.log.phase == "evaluate" else "forward"
-        self.log.begin(phase, self.step)
-        self.counts_idle()
 
     def passes(self) -> None:
         """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
