@@ -28,7 +28,7 @@ from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, v
 from forgather_mem.source.bytecode import names_on_line, uses_again
 from forgather_mem.source.container_code import adding_lines, is_joined
 from forgather_mem.source.frame_variables import all_frames, frame_variables
-from forgather_mem.source.source_lines import is_user_file, line_name
+from forgather_mem.source.source_lines import is_user_class, is_user_file, line_name
 
 if TYPE_CHECKING:
     import torch
@@ -233,7 +233,9 @@ class _Census:
         is_all = bool(own) and own.keys() <= sizes.keys() and _total(alike & whole) >= _LIMITS.copy_frac * _total(whole)
         times = round(_total(alike) / max(1, _total(whole)))
         copies = "a copy" if times < 2 else f"as much as {times} copies"
-        collects = not self.walk.is_librarys_variable(position) and _is_container(thing)
+        # A Trainer that the script has given no name holds its data set all the same
+        is_users = any(is_user_class(type(one)) for one in self.walk.way(position))
+        collects = (is_users or not self.walk.is_librarys_variable(position)) and _is_container(thing)
         # Only for a failure: reading code takes memory
         names = names_of(self.walk, position, self._frames) if collects and self._failed else []
         adding = [at for name in names for at in adding_lines(name, isinstance(thing, list))]

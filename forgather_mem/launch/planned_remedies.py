@@ -98,9 +98,11 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         is_planned=True,
         keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
     )
+    needless = [*planner.needless_graphs(failure.phase)]
+    found.changes.extend((-1, change) for change in needless)  # there may be no time to plan it
     yield
     with suppress(PlanError):
-        found.changes.extend((-1, fits) for fits in planner.without_graphs(failure.phase))
+        found.changes[:] = [(-1, fits) for fits in planner.that_fit(needless)]
         found.changes.extend(planner.that_keep_less())
     yield
     # How much will be kept of steps that are not planned nobody knows
@@ -225,7 +227,7 @@ class _Planner:
             else:
                 low = at + 1
 
-    def without_graphs(self, phase: str) -> Iterator[Change]:
+    def needless_graphs(self, phase: str) -> Iterator[Change]:
         """Without those that no training needs, of all at once, since all are planned so."""
         needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
         if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION:  # no census was there
@@ -235,7 +237,7 @@ class _Planner:
             needless = [(f"torch.no_grad() around what {name} computes", note) for name in self.own.untrained]
         if needless:
             texts, notes = zip(*needless, strict=True)
-            yield from self.that_fit([Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})])
+            yield Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
 
     def that_keep_less(self) -> Iterator[tuple[int, Change]]:
         """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items.
