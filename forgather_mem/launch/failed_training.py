@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, RunSettings
+from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, RunSettings
 from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
@@ -52,6 +52,7 @@ class FailedTraining:
         keeps_graphs: Whether graphs of earlier passes were kept: so it would be with more, smaller batches.
         grown: Who has kept more and more since the training began, as people write it, how much beside the training and
             how many items: then no other change is enough. Empty, 0 and 0 where nobody has.
+        cure: How that is mended where it is no container, but keeps the graphs of earlier steps.
     """
 
     phase: str
@@ -69,6 +70,7 @@ class FailedTraining:
     needless: Sequence[tuple[str, str]] = ()
     keeps_graphs: bool = False
     grown: tuple[str, int, int] = NOBODY
+    cure: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,8 +108,8 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         what = "callback" if oom.phase in PLANNED_PHASES else oom.phase
         return f"a plan has no {BETWEEN if what == 'other' else what}"
     grown = _grown(report, oom)
-    if grown != NOBODY and oom.phase == "evaluate":
-        return f"{grown[0]} has grown until then"
+    if grown != NOBODY and (oom.phase == "evaluate" or grown[0] == UNSEEN):
+        return f"{grown[0] if grown[0] != UNSEEN else 'what was not looked into'} has grown until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
     gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
@@ -133,6 +135,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
         keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
         grown=grown,
+        cure=next((one.text for one in report.advice if one.in_script.get(DETACHED, "") == grown[0]), ""),
     )
 
 
@@ -148,13 +151,17 @@ def _grown(report: RunReport, oom: OomReport) -> tuple[str, int, int]:
     came = (report.host.allocated_end_bytes or 0) - report.host.allocated_start_bytes - own
     told = {name: most for change in report.advice for name, most in change.in_script.items()}
     named = {name: most for name, most in told.items() if name.startswith("`") and isinstance(most, int)}
-    held = [(size, name) for part, size in oom.in_use.items() for name in named if part.endswith(name)]
+    named |= {str(name): 0 for change in report.advice for name in [change.in_script.get(DETACHED)] if name}
+    named |= {UNSEEN: 0}
+    beside = [(part, size) for part, size in oom.in_use.items() if not _is_of_training(part)]
+    held = [(size, name) for part, size in beside for name in named if part.endswith(name)]
     size, name = max(held, default=(0, ""))
     return (name, size, 2 * named[name]) if 2 * came > size > (oom.requested_bytes or 0) else NOBODY
 
 
 def _is_of_training(part: str) -> bool:
-    return part in _TENSORS or part.startswith(("graph", "gradients of", "optimizer state of", "evaluation"))
+    of_training = part.startswith(("graph", "gradients of", "optimizer state of", "evaluation"))
+    return part in _TENSORS or (of_training and not part.startswith("graphs of earlier steps"))
 
 
 def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -279,7 +286,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
-    rest = rest if of.parameters or killed.phase != "save" else "not looked into"  # the training's own are in it
+    rest = rest if of.parameters or killed.phase != "save" else UNSEEN  # the training's own are in it
     known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
     return _with_size(known) if report.steps else {}
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import EVALUATION, NO_GRAPH, RunSettings, settings_of
+from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import plannable
@@ -257,12 +257,15 @@ class _Planner:
                 text = f"delete {kept.name} before the next is made"
                 change = doing(text, "not both at once", **{kept.name: "deleted"})
                 yield -1, self._with_peak(change, need + max(0, beside))
-            elif need <= self.most_bytes < need + kept.num_bytes:
+            elif need <= self.most_bytes and (self._failed.cure or self.most_bytes < need + kept.num_bytes):
                 each = kept.num_bytes / max(1, kept.num_items)
                 most = int((self.most_bytes - need) / each)
                 text = f"keep {f'at most {most:,} of its entries' if most else 'nothing'} in {kept.name}"
                 change = doing(text, "from step to step", **{kept.name: most})
-                yield -1 if most else NUMBERS, self._with_peak(change, need + most * each)
+                if self._failed.cure:
+                    most, change = 0, doing(self._failed.cure, **{DETACHED: kept.name})
+                alters = -1 if most or self._failed.cure else NUMBERS
+                yield alters, self._with_peak(change, need + most * each)
 
     def _with_peak(self, change: Change, need: float) -> Change:
         """With all that is beside it."""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
-from forgather_mem.diagnose.oom.context import FREE_HEAP, trained_parameters
+from forgather_mem.diagnose.oom.context import FREE_HEAP, UNSEEN, trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH, SHM_KINDS
 from forgather_mem.errors import missing
@@ -134,7 +134,7 @@ def _beside(
         libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
     found = {"Python and libraries": libraries, FREE_HEAP: unused}
     is_known = name is None or (name == "activations" and name in parts)
-    rest_of = "not looked into" if unseen else "other" if is_known else str(name)
+    rest_of = UNSEEN if unseen else "other" if is_known else str(name)
     return {**found, rest_of: rest - unused - libraries}
 
 
