@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, RunSettings
+from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
 from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
@@ -110,6 +110,10 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
     grown = _grown(report, oom)
     if grown != NOBODY and (oom.phase == "evaluate" or grown[0] == UNSEEN):
         return f"{grown[0] if grown[0] != UNSEEN else 'what was not looked into'} has grown until then"
+    needless = tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script)
+    keeps_graphs = any(DETACHED in one.in_script for one in report.advice)
+    if keeps_graphs and not needless and grown == NOBODY:  # how much the others would have been nobody knows
+        return "graphs of earlier passes are kept until then"
     taken = sum(size for part, size in oom.in_use.items() if _is_of_training(part))
     beside = sum(oom.in_use.values()) - taken
     gaps = oom.in_use.get(FREE_HEAP, 0)  # free for its tensors, too
@@ -132,8 +136,8 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         sizes=report.run.settings.get("batch.sizes", "") if oom.phase != "evaluate" else "",
         until_s=until_s,
         unseen_bytes=unseen,
-        needless=tuple((one.text, one.note or "") for one in report.advice if NO_GRAPH in one.in_script),
-        keeps_graphs=any(DETACHED in one.in_script for one in report.advice),
+        needless=needless,
+        keeps_graphs=keeps_graphs,
         grown=grown,
         cure=next((one.text for one in report.advice if one.in_script.get(DETACHED, "") == grown[0]), ""),
     )
@@ -212,8 +216,10 @@ def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
+    told.setdefault("dataloader_num_workers", str(report.killed.num_workers or 0))
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    case.in_use = {**_measured(report, report.killed), **_of_others(report.killed, others_bytes_of(report.killed))}
     case.functions = PREDICTS if report.killed.has_trained else ()
     if case.phase == "generate":
         sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}
@@ -232,6 +238,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         had, into = _measured(report, killed), report.run.settings.get("save.into", "")
         prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
         words = [f"{here}."] * is_between + [prompts or "", killed.why_now or ""]
+        workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
+        words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
         words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
         grown = (
             f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."
@@ -251,7 +259,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {"Python and libraries": beside - others, "other processes": others, "not in the plan": max(0, rest)}
+    had |= {"Python and libraries": beside - others, "not in the plan": max(0, rest), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
@@ -271,6 +279,11 @@ def others_bytes_of(killed: KilledReport) -> int:
     return max(children, (killed.used_bytes or 0) - (killed.process_bytes or 0))
 
 
+def _of_others(killed: KilledReport, others_bytes: int) -> dict[str, int]:
+    workers_bytes = min(others_bytes, killed.workers_bytes or 0)
+    return {WORKERS: workers_bytes, "other processes": others_bytes - workers_bytes}
+
+
 def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """By what was measured: the training's own, what there was before it, and what has come since.
 
@@ -288,6 +301,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
     rest = rest if of.parameters or killed.phase != "save" else UNSEEN  # the training's own are in it
     known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
+    known |= _of_others(killed, others_bytes_of(killed))
     return _with_size(known) if report.steps else {}
 
 

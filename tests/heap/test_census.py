@@ -411,6 +411,20 @@ def test_of_what_no_backward_pass_follows_the_holder_is_told() -> None:
     assert held.part == "graphs of 3 earlier passes in `scores` of searches()"
 
 
+def test_passes_that_nobody_has_heard_are_told_by_the_losses_that_are_kept() -> None:
+    model, optimizer = trained()
+
+    def accumulates() -> None:
+        losses = []
+        for _ in range(3):
+            losses.append(model(torch.ones(512, 512)).square().mean())
+        model(torch.ones(512, 512))
+        raise MemoryError
+
+    found = census(accumulates, model, optimizer)
+    assert "graphs of 3 earlier passes in `losses` of accumulates()" in {held.part for held in found.values()}
+
+
 def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
     model, optimizer = trained()
 

@@ -98,6 +98,7 @@ def test_what_is_kept_and_has_grown_is_planned_less_of_and_nothing_else_since_it
     assert failed_training(report_of(late, host=host), 1e9) == "what was not looked into has grown until then"
     steady = replace(host, allocated_end_bytes=300 * MIB)
     assert isinstance(told(report_of(late, host=steady)), FailedTraining)
+    del in_use["not looked into"]
     assert answer(300) == answer(600, "Soup.other") == ("", 0, 0), "it was there when the training began"
     assert isinstance(told(report_of(out_of_memory(), leak=LEAK, steps=1)), FailedTraining), "less than what is wanted"
 
@@ -200,11 +201,16 @@ def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
     killed = explained_kill(report, replace(KILLED, process_bytes_per_step=10.0 * MIB, since_step=1), None)
     assert killed.in_use == {
         "parameters": 50 * MIB, "optimizer": 100 * MIB, "there before the first step": 100 * MIB,
-        "grown step by step": 200 * MIB, "a step's own": 40 * MIB, "other": 110 * MIB,
+        "grown step by step": 200 * MIB, "a step's own": 40 * MIB, "other": 110 * MIB, "other processes": 100 * MIB,
     }  # fmt: skip
     generating = explained_kill(report, replace(KILLED, phase="generate"), None).in_use
     assert (generating["generation"], "a step's own" in generating) == (350 * MIB, False)
-    assert sum(killed.in_use.values()) == 600 * MIB
+    assert sum(killed.in_use.values()) == 700 * MIB
+    with_workers = replace(KILLED, workers_bytes=400 * MIB, num_workers=3)
+    loading = explained_kill(report, with_workers, None)
+    assert loading.in_use["data workers"] == 400 * MIB
+    assert loading.why_now == "400.0 MiB are in data workers, pages that they share counted once."
+    assert "dataloader_num_workers=0" in [one.text for one in may_help_after(replace(report, killed=with_workers))]
     assert (
         killed.why_now
         == "It grows by 10.0 MiB a step, and watching takes up to 20.0 MiB: alone it may end in another step."

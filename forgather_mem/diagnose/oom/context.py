@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 FREE_HEAP = "gaps in the C library's heap"  # what it keeps of freed memory, among what is in use
+WORKERS = "data workers"
 UNSEEN = "not looked into"  # where no memory was left for a census
 NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 EVALUATION = "evaluate"  # in its place: what any model computes there

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
-from forgather_mem.diagnose.oom.context import FREE_HEAP, UNSEEN, trained_parameters
+from forgather_mem.diagnose.oom.context import FREE_HEAP, UNSEEN, WORKERS, trained_parameters
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH, SHM_KINDS
 from forgather_mem.errors import missing
@@ -114,7 +114,7 @@ def _on_host(
     if whole:
         in_use["reserved address space"] = max(0, used_bytes - max(anonymous_bytes, sum(parts.values())))
     else:
-        in_use["data workers"] = workers_bytes
+        in_use[WORKERS] = workers_bytes
         failure.others_bytes = max(0, room.used_bytes - anonymous_bytes - workers_bytes)
 
 

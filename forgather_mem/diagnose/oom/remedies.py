@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, RunSettings
+from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, WORKERS, RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
@@ -162,7 +162,8 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
 
 
 def _fewer_workers(failure: Failure) -> Iterator[Change]:
-    if failure.settings.number("dataloader_num_workers", 0):
+    hold_much = failure.in_use.get(WORKERS, 0) > WHEN.held_frac * sum(failure.in_use.values())
+    if failure.settings.number("dataloader_num_workers", 0) and (failure.phase == "data" or hold_much):
         yield setting("samples are made in this process", dataloader_num_workers=0)
 
 
@@ -170,12 +171,15 @@ def _generation(failure: Failure) -> Iterator[Change]:
     if failure.generated:
         yield doing(f"generate without {failure.generated}", "it keeps those of all tokens until the last one")
     name, times = failure.each_prompt
+    fewer = [doing(f"a smaller {name}", f"each prompt is there {times:,} times", **{name: 1})] * bool(name)
+    if times * times > (failure.rows or 0):  # more than there are prompts
+        yield from fewer
     if failure.settings.arguments.get("predict_with_generate"):
         yield setting(per_device_eval_batch_size=1)
     elif failure.rows != times:
         yield doing("generate from one prompt at a time, then from more", rows=1)
-    if name:
-        yield doing(f"a smaller {name}", f"each prompt is there {times:,} times", **{name: 1})
+    if times * times <= (failure.rows or 0):
+        yield from fewer
     if "_prefill" not in failure.functions:  # a function of transformers': it has made no token yet
         yield doing("fewer new tokens")
 
@@ -361,7 +365,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("generate generating", NOTHING, _generation, "how much is generated is not known"),
     Remedy("startup", NOTHING, _data_in_a_file, "a plan begins after it"),
     Remedy("forward backward optimizer evaluate", NOTHING, _fragments, "a plan has no fragments"),
-    Remedy("data", SPEED, _fewer_workers, "no plan has workers"),
+    Remedy(_ANYWHERE, SPEED, _fewer_workers, "no plan has workers"),
     Remedy(_PASSES, SPEED, _checkpointing, PLANNED, reduces=ACTIVATIONS),
     Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
