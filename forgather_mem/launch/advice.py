@@ -69,7 +69,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         return _not_planned(report, "nothing is offered that can be planned")
     report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
     short = f"{most_s:g} s were not enough"
-    what = (f"planned, {short} for all: more may fit" if planned else f"not planned: {short}") if is_late else "planned"
+    has_any = too_large or any(one.predicted_bytes for one in planned)
+    what = (f"planned, {short} for all: more may fit" if has_any else f"not planned: {short}") if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None

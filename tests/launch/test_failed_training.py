@@ -222,6 +222,6 @@ def test_without_a_plan_it_is_told_by_what_was_measured() -> None:
     assert (saved.in_use["saving"], "gradients" in saved.in_use) == (350 * MIB, False)
     assert saved.why_now == "torch.save writes into memory, a BytesIO."
     text = text_of(replace(report, advice=()), replace(killed, fit="not planned: interrupted"))
-    assert "In use 600 MiB: grown step by step 200" in text
+    assert "In use 700 MiB: grown step by step 200" in text
     assert "NO REMEDY KNOWN (not planned: interrupted)" in text
     assert explained_kill(replace(report, steps=0), KILLED, None).in_use == {}, "nothing of it was measured"
