@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 
-from forgather_mem.errors import UsageError, did_you_mean
+from forgather_mem.errors import UsageError, did_you_mean, missing
 from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
@@ -133,7 +133,6 @@ def _interpreter_options() -> list[str]:
 
 def _scripts_beside(path: str) -> list[str]:
     folder = os.path.dirname(path)
-    try:
+    with missing(OSError):
         return [os.path.join(folder, name) for name in os.listdir(folder or ".") if name.endswith(".py")]
-    except OSError:
-        return []
+    return []

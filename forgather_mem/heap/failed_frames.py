@@ -12,7 +12,7 @@ import sys
 from collections.abc import Iterator
 from types import FrameType, TracebackType
 
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 
 MAX_ERRORS = 100  # per chain; a group of ten thousand failed tasks only repeats itself
 _GENERATOR_LIKE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR
@@ -35,12 +35,9 @@ def chain(error: BaseException, *, suppressed: bool = False) -> Iterator[BaseExc
             continue
         seen.add(id(link))
         yield link
-        if isinstance(link, BaseExceptionGroup):
-            todo += link.exceptions
-        if link.__cause__ is not None:
-            todo.append(link.__cause__)
-        if link.__context__ is not None and (suppressed or not link.__suppress_context__):
-            todo.append(link.__context__)
+        members = link.exceptions if isinstance(link, BaseExceptionGroup) else ()
+        context = link.__context__ if suppressed or not link.__suppress_context__ else None
+        todo += [one for one in (*members, link.__cause__, context) if one is not None]
 
 
 def entries(trace: TracebackType | None) -> Iterator[TracebackType]:
@@ -78,10 +75,9 @@ def _empty(frame: FrameType) -> bool:
     code = frame.f_code
     if code.co_flags & _GENERATOR_LIKE and frame.f_lasti >= 0 and code.co_code[frame.f_lasti] in _WAITING:
         return False
-    try:
+    with missing(RuntimeError):  # still running
         frame.clear()
-    except ours(RuntimeError):  # still running
-        return False
-    if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
-        frame.f_locals  # noqa: B018  # accessing it again clears a snapshot taken by a logger or debugger
-    return True
+        if sys.version_info < (3, 13) and frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            frame.f_locals  # noqa: B018  # accessing it again clears a snapshot taken by a logger or debugger
+        return True
+    return False

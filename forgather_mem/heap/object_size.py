@@ -135,8 +135,7 @@ class _Accounts(dict[type, _Account | None]):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), None
         elif own is not _alone and is_array_class(kind):
             account = (lambda _, default: 112.0), _LED_TO.get(kind.__name__, gc.get_referents), _array_of
-        self[kind] = account
-        return account
+        return self.setdefault(kind, account)
 
 
 def _alone(part: object, default: int) -> int:

@@ -12,7 +12,7 @@ import itertools
 import sys
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Reversible, Sequence
 from queue import SimpleQueue
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
@@ -237,15 +237,14 @@ def _counts(kind: type) -> bool:
 def _held_by(thing: Any) -> Iterable[Any]:
     kind = type(thing)
     if issubclass(kind, dict) and dict.__len__(thing) > MANY:  # methods of a subclass may do anything, even import
-        values = dict.values(thing)
-        return _ends(values, reversed(values))
+        return _ends(dict.values(thing))
     if (kind is list or kind is tuple or kind is deque) and len(thing) > MANY:
-        return _ends(thing, reversed(thing))
+        return _ends(thing)
     if (kind is set or kind is frozenset) and len(thing) > MANY:
         return list(itertools.islice(thing, _LAST))
     if kind is SimpleQueue:
         held = gc.get_referents(thing)  # all its items, from Python 3.13 on
-        return held if len(held) <= MANY else _ends(held, reversed(held))
+        return held if len(held) <= MANY else _ends(held)
     if kind is FunctionType:
         # To read `__dict__` would create one in each
         own = [one for one in gc.get_referents(thing) if type(one) is dict and one is not thing.__globals__]
@@ -253,5 +252,5 @@ def _held_by(thing: Any) -> Iterable[Any]:
     return gc.get_referents(thing)
 
 
-def _ends(forwards: Iterable[object], backwards: Iterable[object]) -> list[object]:
-    return [*itertools.islice(forwards, _FIRST), *itertools.islice(backwards, _LAST)]
+def _ends(items: Reversible[object]) -> list[object]:
+    return [*itertools.islice(items, _FIRST), *itertools.islice(reversed(items), _LAST)]

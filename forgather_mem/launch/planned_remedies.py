@@ -22,7 +22,7 @@ from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import plannable
 from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
-from forgather_mem.errors import PlanError
+from forgather_mem.errors import PlanError, missing
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
@@ -410,10 +410,9 @@ def _argmax(logits: object, labels: object) -> object:
 
 def _collated(collate: Collate, samples: Any) -> object:
     """Of rows that the training's own sampler may never join, a batch of the first, the longest."""
-    try:
+    with missing(RuntimeError, ValueError):
         return collate(samples)
-    except (RuntimeError, ValueError):
-        return collate(samples[:1] * len(samples))
+    return collate(samples[:1] * len(samples))
 
 
 def _sized(batch: object, sizes: Mapping[str, tuple[int, ...]], was: int | None, length: int | None) -> object:

@@ -38,10 +38,9 @@ class Sampler:
         self._ring: RingWriter | None = None
         self.kills = kill_counter()
         self.header = {**process_header(pid, command.script, command.arguments), "kills": self.kills}
-        if folder is None:
-            return
-        with missing(OSError):  # no space: then the report has the kernel's numbers
-            self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), self.header)
+        if folder is not None:
+            with missing(OSError):  # no space: then the report has the kernel's numbers
+                self._ring = RingWriter(os.path.join(folder, run_session.WAITING_RING), self.header)
 
     def look(self) -> None:
         """Record the current size."""

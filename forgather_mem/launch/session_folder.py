@@ -53,10 +53,8 @@ class SessionFolder:
         except OSError as error:
             self.problem = f"{chosen or _DEFAULT}: {error.strerror}"
             name = f"{_DEFAULT}-{name}-{os.urandom(8).hex()}"
-            try:
+            with missing(OSError):  # then there is none
                 self._make(os.path.join(os.path.realpath(os.environ.get("TMPDIR") or "/tmp"), name), 0o700)
-            except OSError:
-                return  # then there is none
 
     def close(self) -> None:
         """The run is over: whoever still knows this folder by its environment writes nothing into it any more."""

@@ -218,14 +218,13 @@ class Witness:
         """Ask what has come since the last time; whether there was an answer."""
         if self._pid < 0:
             return False
-        try:
+        answer = b""
+        with missing(OSError):
             # Together with the command; else a SIGCONT would drop a SIGTSTP that it has got
             if stat_fields(f"/proc/{self._pid}")[:1] == ["T"]:
                 os.kill(self._pid, signal.SIGCONT)
             os.write(self._ask, b"?")
             answer = os.read(self._answers, 1 << 16)
-        except OSError:
-            return False
         self._got.update(tuple(map(int, line.split())) for line in answer.splitlines() if line)  # type: ignore[misc]
         return bool(answer)
 

@@ -165,6 +165,19 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     return parts | {PYTHON: before, OTHER: rest - before}
 
 
+def parts_sentences(report: RunReport) -> Iterator[str]:
+    """The parts of the peak."""
+    if not report.breakdown.parameters:
+        return
+    parts = part_sizes(report)
+    cached = parts.pop("cached")
+    sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
+    several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
+    several += ", other the rest of it" if parts.get(OTHER) else ""
+    text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
+    yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
+
+
 def parts_table(report: RunReport) -> Table:
     """What the peak consisted of; no rows where that is not known."""
     rows = [(part, format_bytes(size)) for part, size in part_sizes(report).items() if size]

@@ -27,15 +27,7 @@ from forgather_mem.reporting.problems import (
     was_killed_for_memory,
 )  # fmt: skip
 from forgather_mem.reporting.ranks import first_failure_lines
-from forgather_mem.reporting.table import (
-    OTHER,
-    part_sizes,
-    peaks_sentence,
-    place_of_parts,
-    places,
-    startup_sentences,
-    table_lines,
-)
+from forgather_mem.reporting.table import parts_sentences, peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import CleanupCall, Extremes, LedgerRow, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
@@ -301,19 +293,6 @@ def cleanup_sentences(report: RunReport) -> Iterator[str]:
         told = f"{report.gc.collections:,} full collections, all pauses {format_duration(pause_s)}{share}"
         yield f"Python's collector: {told}, the longest {format_duration(report.gc.pause_max_s)}."
     yield from map(_given_back, report.ledger)
-
-
-def parts_sentences(report: RunReport) -> Iterator[str]:
-    """The parts of the peak."""
-    if not report.breakdown.parameters:
-        return
-    parts = part_sizes(report)
-    cached = parts.pop("cached")
-    sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
-    several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
-    several += ", other the rest of it" if parts.get(OTHER) else ""
-    text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
-    yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 
 
 def planned_sentences(report: RunReport) -> Iterator[str]:

@@ -31,18 +31,15 @@ class _Code:
         for _ in range(2):  # an alias of an alias
             for node in ast.walk(self.region.node):
                 if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-                    self._bind([node.targets[0].id], self.depth(node.value))
+                    self._bind([node.targets[0].id], node.value)
                 elif isinstance(node, ast.For | ast.comprehension):
-                    self._loop(node.target, node.iter)
+                    over = node.iter.func.value if _method(node.iter) in ("values", "items") else node.iter  # type: ignore[attr-defined]
+                    names = [part.id for part in ast.walk(node.target) if isinstance(part, ast.Name)]
+                    self._bind(names[-1:], over, deeper=1)
 
-    def _bind(self, names: Sequence[str], depth: int | None) -> None:
-        if depth is not None:
-            self.aliases.update(dict.fromkeys(names, depth))
-
-    def _loop(self, target: ast.expr, iterated: ast.expr) -> None:
-        over = iterated.func.value if _method(iterated) in ("values", "items") else iterated  # type: ignore[attr-defined]
-        if (depth := self.depth(over)) is not None:
-            self._bind([part.id for part in ast.walk(target) if isinstance(part, ast.Name)][-1:], depth + 1)
+    def _bind(self, names: Sequence[str], value: ast.expr, deeper: int = 0) -> None:
+        if (depth := self.depth(value)) is not None:
+            self.aliases.update(dict.fromkeys(names, depth + deeper))
 
     def depth(self, node: ast.AST) -> int | None:
         """How many items deep inside what has the name this is; None if it is something else."""

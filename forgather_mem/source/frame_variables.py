@@ -36,10 +36,8 @@ def is_function(frame: FrameType) -> bool:
 
 
 def _calls_locals(code: CodeType) -> bool:
-    if "locals" not in code.co_names:
-        return False
-    loads = (one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL")  # not an attribute
-    return "locals" in loads
+    steps = dis.get_instructions(code) if "locals" in code.co_names else ()
+    return any(one.argval == "locals" and one.opname == "LOAD_GLOBAL" for one in steps)  # not an attribute
 
 
 def drop_snapshot(frame: FrameType) -> None:

@@ -63,10 +63,9 @@ def tree_of(file: str) -> ast.Module | None:
     left[0] -= len(text)
     if not text or left[0] < 0:
         return None
-    try:
+    with missing(SyntaxError, ValueError, RecursionError):
         return ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError):
-        return None
+    return None
 
 
 @functools.cache

@@ -145,10 +145,9 @@ def current_allocator() -> Allocator | None:
 
 def _current_allocator() -> Allocator | None:
     torch = sys.modules.get("torch")
-    if torch is None or not hasattr(torch, "accelerator"):  # missing, or still being imported
-        return None
-    kind = _accelerator_kind(torch)
-    if kind is None or not _is_initialised(torch, kind):
+    # It may be missing, or still being imported
+    kind = _accelerator_kind(torch) if torch is not None and hasattr(torch, "accelerator") else None
+    if torch is None or kind is None or not _is_initialised(torch, kind):
         return None
     return _allocator(kind, int(getattr(getattr(torch, kind), "current_device", int)()))
 
@@ -216,11 +215,8 @@ def _accelerator_kind(torch: ModuleType) -> str | None:
 
 def _is_initialised(torch: ModuleType, kind: str) -> bool:
     module = getattr(torch, kind, None)
-    if module is None:
-        return False
-    if hasattr(module, "is_initialized"):
-        return bool(module.is_initialized())
-    return bool(getattr(torch._C, "_accelerator_isAllocatorInitialized", bool)())
+    ask = getattr(module, "is_initialized", getattr(torch._C, "_accelerator_isAllocatorInitialized", bool))
+    return module is not None and bool(ask())
 
 
 @functools.cache
@@ -274,15 +270,11 @@ def _bound(index: int, otherwise: object, name: str, *modules: object) -> Callab
 
 
 def _device(torch: ModuleType, kind: str, index: int) -> Device:
-    label = f"{kind}:{index}"
     found = getattr(getattr(torch, kind), "get_device_properties", lambda index: None)(index)
     uuid = getattr(found, "uuid", None)
-    return Device(
-        label,
-        str(getattr(found, "name", "")),
-        int(getattr(found, "total_memory", 0)),
-        None if uuid is None else str(uuid),
-    )
+    name = str(getattr(found, "name", ""))
+    total_bytes = int(getattr(found, "total_memory", 0))
+    return Device(f"{kind}:{index}", name, total_bytes, None if uuid is None else str(uuid))
 
 
 def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
@@ -299,10 +291,10 @@ def gauge(stats: Nested, name: str, what: str = "current") -> int | None:
         return None
 
 
-def gauge_now(name: str, what: str = "current") -> int | None:
-    """One number of the current device's allocator; None without a device, or if it does not have it."""
-    allocator = current_allocator()
-    return None if allocator is None else gauge(allocator.stats(), name, what)
+def gauge_now(name: str, allocator: Allocator | None = None) -> int | None:
+    """One number of this allocator, or else of the current device's; None without a device, or if it has none such."""
+    allocator = allocator or current_allocator()
+    return None if allocator is None else gauge(allocator.stats(), name)
 
 
 def driver_memory(allocator: Allocator) -> tuple[int, int] | None:

@@ -56,9 +56,9 @@ def ranks_on_this_host() -> int:
     return 1
 
 
-def device_room() -> Room | None:
-    """The limit of the current accelerator's memory; None without one, or before it is used."""
-    allocator = current_allocator()
+def device_room(allocator: Allocator | None = None) -> Room | None:
+    """The limit of this accelerator's memory, by default of the current one; None without one, or before it is used."""
+    allocator = allocator or current_allocator()
     return None if allocator is None else room_of(allocator, allocator.stats())
 
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from forgather_mem.errors import missing, ours
+from forgather_mem.errors import missing
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.system.installed import installed
 from forgather_mem.system.procfs import kib_fields, read_once
@@ -122,13 +122,10 @@ class Reserve:
         """
         self.release()
         size_bytes = int(min(self._most_bytes, spare_bytes() if allowed_bytes is None else allowed_bytes))
-        if size_bytes < _LEAST_RESERVE_FRAC * self._most_bytes:
-            return
-        try:
-            self._addresses = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-        except ours(OSError):  # another limit, as on the number of mappings
-            return
-        self.size_bytes = size_bytes
+        if size_bytes >= _LEAST_RESERVE_FRAC * self._most_bytes:
+            with missing(OSError):  # another limit, as on the number of mappings
+                self._addresses = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+                self.size_bytes = size_bytes
 
     def release(self) -> None:
         """Give it back. Idempotent."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 
+from forgather_mem.errors import missing
 from forgather_mem.system.allocator import Allocator
 
 
@@ -32,14 +33,12 @@ def other_processes_bytes(allocator: Allocator) -> int | None:
 
 @functools.cache
 def _handle(allocator: Allocator) -> object:
-    try:
+    with missing(ImportError):
         import pynvml
-    except ImportError:
-        return None
-    # Our device 0 need not be NVML's (CUDA_VISIBLE_DEVICES); the UUID is the same for both.
-    uuid = allocator.device().uuid if allocator.kind == "cuda" else None
-    try:
-        pynvml.nvmlInit()
-        return None if uuid is None else pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
-    except pynvml.NVMLError:
-        return None
+
+        # Our device 0 need not be NVML's (CUDA_VISIBLE_DEVICES); the UUID is the same for both.
+        uuid = allocator.device().uuid if allocator.kind == "cuda" else None
+        with missing(pynvml.NVMLError):
+            pynvml.nvmlInit()
+            return None if uuid is None else pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+    return None

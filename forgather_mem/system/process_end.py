@@ -32,13 +32,10 @@ class _ProcessEnd:
         if not self._registered:
             self._registered = True
             atexit.register(self._run)
-            self._register_with_multiprocessing()
-
-    def _register_with_multiprocessing(self) -> None:
-        """Its forked processes end without `atexit` before Python 3.13."""
-        util = sys.modules.get("multiprocessing.util")
-        if util is not None and sys.modules["multiprocessing.process"].parent_process() is not None:
-            util.Finalize(None, self._run, exitpriority=-100)  # after it has waited for children of its own
+            # Its forked processes end without `atexit` before Python 3.13
+            util = sys.modules.get("multiprocessing.util")
+            if util is not None and sys.modules["multiprocessing.process"].parent_process() is not None:
+                util.Finalize(None, self._run, exitpriority=-100)  # after it has waited for children of its own
 
     def withdraw(self, call: Callable[[], object]) -> None:
         """It is no longer needed. Idempotent."""

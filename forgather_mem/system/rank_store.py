@@ -168,11 +168,7 @@ def put(key: str, value: str | bytes, *, wait_s: float = ANSWER_S) -> bool:
 
 def count(key: str) -> int | None:
     """How often this was asked before with this key, by any rank; None where the store does not answer in time."""
-
-    def add(store: Store) -> int:
-        return int(store.add(_PREFIX + key, 1)) - 1
-
-    question = _ASKER.ask(f"count {key}", add, anew=True)
+    question = _ASKER.ask(f"count {key}", lambda store: int(store.add(_PREFIX + key, 1)) - 1, anew=True)
     return question.answer if question is not None else None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forgather_mem.system.allocator import Allocator, current_allocator, gauge
+from forgather_mem.system.allocator import current_allocator, gauge_now
 from forgather_mem.system.peak_windows import device_peaks, host_peaks
 from forgather_mem.system.procfs import own_memory
 
@@ -64,8 +64,8 @@ class UsageSpan:
 
 def usage_now() -> Usage:
     """The current usage of this process."""
-    stats = _stats(current_allocator())
-    return Usage(host_bytes=own_memory().resident_bytes, device_bytes=stats[0], reserved_bytes=stats[1])
+    device_bytes, reserved_bytes = gauge_now("allocated_bytes"), gauge_now("reserved_bytes")
+    return Usage(host_bytes=own_memory().resident_bytes, device_bytes=device_bytes, reserved_bytes=reserved_bytes)
 
 
 class UsageWindow:
@@ -89,7 +89,7 @@ class UsageWindow:
         self._host = None if host is None else host.open(reset=reset_peaks)
         self._device = None if device is None else device.open(reset=reset_peaks)
         self._host_bytes = own_memory().resident_bytes if self._host is None else self._host.start_bytes
-        self._device_bytes = _stats(self._allocator)[0] if self._device is None else self._device.start_bytes
+        self._device_bytes = gauge_now("allocated_bytes") if self._device is None else self._device.start_bytes
 
     def span(self) -> UsageSpan:
         """From the opening until now."""
@@ -125,16 +125,8 @@ class UsageWindow:
             peak_bytes, exact = window.look(), window.exact
         elif self._allocator is None and (peaks := device_peaks()) is not None:
             peak_bytes, exact = peaks.highest_bytes, True  # first used in this window: its all-time peak
-        end_bytes, reserved_bytes = _stats(self._allocator or current_allocator())
+        end_bytes, reserved_bytes = (gauge_now(name, self._allocator) for name in ("allocated_bytes", "reserved_bytes"))
         if end_bytes is None:
             return None, None
         peak_bytes = max(peak_bytes, end_bytes)
         return Span(start_bytes=start_bytes, end_bytes=end_bytes, peak_bytes=peak_bytes, exact=exact), reserved_bytes
-
-
-def _stats(allocator: Allocator | None) -> tuple[int | None, int | None]:
-    """Allocated and reserved bytes, None if unavailable."""
-    if allocator is None:
-        return None, None
-    stats = allocator.stats()
-    return gauge(stats, "allocated_bytes"), gauge(stats, "reserved_bytes")

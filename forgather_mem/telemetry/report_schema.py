@@ -25,7 +25,6 @@ from forgather_mem.telemetry.report_part import ReportPart
 MAX_REPORT_BYTES = 4 * 2**20
 _MAX_DEPTH, _MAX_NAMED = 20, 3
 _MAX_ROWS = 100_000
-_EMPTY: dict[object, object] = {str: "", int: 0, float: 0.0, bool: False}
 
 P = TypeVar("P", bound=ReportPart)
 T = TypeVar("T")
@@ -151,39 +150,27 @@ def _fit(value: object, kind: object, place: str, wrong: list[str]) -> Any:
         return fitted if is_table and (len(wrong) == before or _is_part(only)) else None
     if isinstance(kind, type) and _is_part(kind):
         return from_dict(kind, value, wrong, place)
-    if get_origin(kind) is tuple:
-        return _fit_rows(value, get_args(kind), place, wrong)
-    if get_origin(kind) is Mapping:
-        return _fit_table(value, get_args(kind)[1], place, wrong)
+    kinds = get_args(kind)
+    if get_origin(kind) is tuple and isinstance(value, list) and (kinds[-1] is ... or len(value) == len(kinds)):
+        rows = ((number, row, f"{place}[{number}]") for number, row in enumerate(value[:_MAX_ROWS]))
+        return tuple(row for _, row in _fitted(rows, kinds[0], wrong))
+    if get_origin(kind) is Mapping and isinstance(value, dict):
+        named = ((name, part, f"{place}.{name}") for name, part in value.items())
+        return dict(_fitted(named, kinds[1], wrong))
     if kind is str and isinstance(value, str):
         return bounded_text(value)
-    of, least, most = get_args(kind) if get_origin(kind) is Annotated else (kind, 0 if kind is int else -MOST, MOST)
+    of, least, most = kinds if get_origin(kind) is Annotated else (kind, 0 if kind is int else -MOST, MOST)
     if of in (int, float) and is_number(value) and least <= value <= most:
         return int(value) if of is int else value  # type: ignore[call-overload]
     fits = (
         (kind is bool and isinstance(value, bool))
-        or (get_origin(kind) is Literal and type(value) in (int, str) and value in get_args(kind))
+        or (get_origin(kind) is Literal and type(value) in (int, str) and value in kinds)
         or (kind is object and _is_plain(value))
     )
     if fits:
         return value
     wrong.append(place)
     return _default(kind)
-
-
-def _fit_table(value: object, kind: object, place: str, wrong: list[str]) -> dict[str, object]:
-    if not isinstance(value, dict):
-        wrong.append(place)
-        return {}
-    return dict(_fitted(((name, part, f"{place}.{name}") for name, part in value.items()), kind, wrong))
-
-
-def _fit_rows(value: object, kinds: tuple[object, ...], place: str, wrong: list[str]) -> tuple[object, ...]:
-    if not isinstance(value, list) or (kinds[-1] is not ... and len(value) != len(kinds)):
-        wrong.append(place)
-        return ()
-    rows = ((number, row, f"{place}[{number}]") for number, row in enumerate(value[:_MAX_ROWS]))
-    return tuple(row for _, row in _fitted(rows, kinds[0], wrong))
 
 
 def _fitted(parts: Iterable[tuple[T, object, str]], kind: object, wrong: list[str]) -> Iterator[tuple[T, object]]:
@@ -207,11 +194,10 @@ def _default(kind: object) -> object:
         return None
     if origin is Literal:
         return get_args(only)[0]
-    if origin in (tuple, Mapping):
-        return () if origin is tuple else {}
     if isinstance(only, type) and _is_part(only):
         return from_dict(only, {})
-    return _EMPTY[get_args(only)[0] if origin is Annotated else only]
+    of = get_args(only)[0] if origin is Annotated else origin or only
+    return {} if of is Mapping else of()  # type: ignore[operator]
 
 
 def _is_plain(value: object, depth: int = 0) -> bool:

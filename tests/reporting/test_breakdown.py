@@ -12,7 +12,7 @@ from forgather_mem import attach
 from forgather_mem.callbacks import MemoryCallback
 from forgather_mem.engine.summary import RunSummary
 from forgather_mem.reporting.build import build_report
-from forgather_mem.reporting.text import parts_sentences
+from forgather_mem.reporting.table import parts_sentences
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.units import GIB, MIB

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from forgather_mem.diagnose.oom.batch_uses import HostMeasure
 from forgather_mem.growth.lower_envelope import Line, Point, fit_without_outliers
 from forgather_mem.growth.trend import rate_throughout
-from forgather_mem.system.allocator import Allocator, current_allocator, gauge
-from forgather_mem.system.headroom import HostRooms, room_of
+from forgather_mem.system.allocator import Allocator, gauge_now
+from forgather_mem.system.headroom import HostRooms, device_room
 from forgather_mem.system.memory_limit import Room
 from forgather_mem.units import format_bytes
 
@@ -34,6 +34,8 @@ class FillingLimits:
         same_slope_frac: Of the slope: by so much that of the last third may differ.
         most_points: Readings kept; of more, every other of the older ones goes.
         recent_points: Those of the newest that stay.
+        forecast_every, room_every: Readings to a forecast, and to asking for the room.
+        rooms_kept: To compare the first and the last.
     """
 
     fewest_points: int = 24
@@ -43,6 +45,9 @@ class FillingLimits:
     same_slope_frac: float = 0.08
     most_points: int = 320
     recent_points: int = 160
+    forecast_every: int = 4
+    room_every: int = 16
+    rooms_kept: int = 16
 
 
 _WHEN = FillingLimits()
@@ -150,14 +155,6 @@ def _goes_on(line: Line, part: Sequence[Point]) -> bool:
 # ---- what there is of each memory, read at step ends ----
 
 
-class _Every:
-    """Readings to a forecast, and to asking for the room; rooms that are kept, to compare the first and the last."""
-
-    forecast = 4
-    room = 16
-    rooms_kept = 16
-
-
 _UsedAndFree = tuple[float, int]
 
 
@@ -178,18 +175,18 @@ class Wall:
         self._calls, self._capacity = 0, 0.0
         self._room: Room | None = None
         self._told_step = -math.inf
-        self._seen: deque[_UsedAndFree] = deque(maxlen=_Every.rooms_kept)
+        self._seen: deque[_UsedAndFree] = deque(maxlen=_WHEN.rooms_kept)
 
     def look(self, step: int) -> tuple[Forecast, Room] | None:
         """Once per rise, when memory will be full, and its headroom; else None. Costs 15 us, and 60 us at times."""
         self._calls += 1
-        if self._room is None or not self._calls % _Every.room:
+        if self._room is None or not self._calls % _WHEN.room_every:
             self._ask()
         used = None if self._room is None else self._now()
         if used is None:
             return None
         self._filling.add(step, used)
-        if self._calls % _Every.forecast:
+        if self._calls % _WHEN.forecast_every:
             return None
         found = self._filling.forecast(self._capacity)
         if found is not None:  # with the current headroom: others use it too
@@ -203,21 +200,14 @@ class Wall:
 
     def _ask(self) -> None:
         """Update the capacity: what can be kept between two steps."""
-        if self._rooms is not None:
-            self._room = next(iter(self._rooms.read()), None)
-        else:
-            allocator = self._of_device or current_allocator()
-            self._room = None if allocator is None else room_of(allocator, allocator.stats())
+        self._room = next(iter(self._rooms.read()), None) if self._rooms is not None else device_room(self._of_device)
         if self._room is not None and (used := self._now()) is not None:
             self._seen.append((used, self._room.free_bytes))
             times = times_shared(self._seen[0], self._seen[-1], self._room.num_ranks)
             self._capacity = used + self._room.lasting_bytes / times
 
     def _now(self) -> float | None:
-        if self._measure is not None:
-            return float(self._measure.read())
-        allocator = self._of_device or current_allocator()
-        return None if allocator is None else gauge(allocator.stats(), "allocated_bytes")
+        return gauge_now("allocated_bytes", self._of_device) if self._measure is None else self._measure.read()
 
 
 def times_shared(then: _UsedAndFree, now: _UsedAndFree, num_ranks: int) -> float:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sized
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert
-from forgather_mem.errors import PlanError, ours
+from forgather_mem.errors import PlanError, missing
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.system.memory_limit import raise_own_limits
@@ -130,10 +130,9 @@ class PlannedAhead:
         if child is None or not child.has_answered(within_s):
             return None
         self._child = None
-        try:
+        with missing(PlanError, ChildProcessError):  # it can't be planned; somebody else has waited for the child
             return child()
-        except ours(PlanError, ChildProcessError):  # it can't be planned; somebody else has waited for the child
-            return None
+        return None
 
     def _end(self) -> None:
         child, self._child = self._child, None

@@ -122,7 +122,11 @@ class AlertWatch:
             return
         if self._asked or (self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None):
             self._asked = False
-            self._want(moment.step)
+            if self._rank:
+                put(self._wish(), "1")
+            else:
+                ahead = 0 if self._world_size == 1 else _AHEAD_STEPS
+                self._agreement.propose(str(int(self._done) + 1), from_step=moment.step + ahead)
         held = self._agreement.at(moment.step)
         if held != self._done:
             self._done = held
@@ -130,13 +134,6 @@ class AlertWatch:
                 moment.control.should_save = True
             if self._stop:
                 moment.control.should_training_stop = True
-
-    def _want(self, step: int) -> None:
-        if self._rank == 0:
-            ahead = 0 if self._world_size == 1 else _AHEAD_STEPS
-            self._agreement.propose(str(int(self._done) + 1), from_step=step + ahead)
-        else:
-            put(self._wish(), "1")
 
     def _wish(self) -> str:
         return f"{self._key}/wish/{self._done}"

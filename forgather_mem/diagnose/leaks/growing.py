@@ -8,6 +8,7 @@ from dataclasses import replace
 from forgather_mem.growth.trend import GROWTH, Trend
 from forgather_mem.system.allocator import current_allocator
 from forgather_mem.system.headroom import device_room, host_rooms
+from forgather_mem.units import MIB
 
 
 class LeakThresholds:
@@ -30,6 +31,9 @@ class LeakThresholds:
         shrunk_frac: Of its length at the look: a holder that is shorter at the end does not only grow.
         widest_gap_frac, widest_gap_s: Of the steps seen, and seconds: readings are left out for no longer than this.
             The seconds are for steps as slow as 0.3 s, of which 19 in 150 were read, too few for a verdict.
+        segment_bytes: CUDA's allocator takes 20 MiB at a time: one more segment is no gain of a total.
+        fewest_gained: Readings; of fewer nothing is said about what a total has gained.
+        kept_bytes: Freed memory that the C library keeps in any training of some minutes.
     """
 
     judged_every = 4
@@ -43,6 +47,9 @@ class LeakThresholds:
     shrunk_frac = 0.9
     widest_gap_frac = 1 / 64
     widest_gap_s = 0.5
+    segment_bytes = 20 * MIB
+    fewest_gained = 6
+    kept_bytes = 32 * MIB
 
     def explains(self, held: float, per_step: float) -> bool:
         """Whether holders that grow by `held` bytes a step explain growth by `per_step`."""

@@ -123,10 +123,8 @@ class CloserLook:
         for one in more:  # an evaluation may lie between the looks, or a part of a step
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
-                pace, most = (
-                    pace_of(round(one.count_per_step * steps), steps, whole, self._is_even),
-                    rate / one.each_bytes,
-                )
+                pace = pace_of(round(one.count_per_step * steps), steps, whole, self._is_even)
+                most = rate / one.each_bytes
                 # Where the run has had it as well; a fifth is a guess, and so is the third for what is from before it
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
                 one.is_whole = 0.75 * whole <= pace

@@ -11,7 +11,7 @@ from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import Held, queue_module
-from forgather_mem.errors import ours
+from forgather_mem.errors import missing
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.object_size import WRITTEN, inside, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes
@@ -123,7 +123,6 @@ def _rows_of(thing: object) -> int:
     cls = type(thing)
     if not hasattr(cls, "__getitem__") or hasattr(cls, "keys") or hasattr(cls, "append") or is_tensor(thing):
         return 0
-    try:
+    with missing(Exception):  # the user's own, of a data set without a length
         return len(thing)  # type: ignore[arg-type]
-    except ours(Exception):  # the user's own, of a data set without a length
-        return 0
+    return 0

@@ -144,14 +144,12 @@ class LeakSizes:
         total = 0
         for pid in pids:
             process = Path(f"/proc/{pid}")
-            try:
+            with missing(OSError):  # it has just exited
                 anonymous = anonymous_bytes(process)
                 if pid not in self._shared_bytes:  # it will copy as much as those before it; to ask takes 20 ms a GiB
                     copied = self.copied.each_bytes if more else 0
                     self._shared_bytes[pid] = inherited_bytes(process, Path("/proc/self")) - copied
-            except ours(OSError):  # it has just exited
-                continue
-            total += max(0, anonymous - self._shared_bytes[pid])
+                total += max(0, anonymous - self._shared_bytes[pid])
         return {"workers": float(total)} if pids else {}
 
     def _read_other_children(self, calls: int) -> None:
@@ -265,10 +263,7 @@ class CopiedPages:
 
     def read(self, step: int) -> None:
         """Read, if it is due and there are workers."""
-        if not self._pace.due():
-            return
         self._pace.take(self._read, step)
-        self._readings += 1
         if self._readings == CopyLimits.early:
             self._pace.budget_frac = BUDGET_FRAC
 
@@ -282,6 +277,7 @@ class CopiedPages:
         return self._judged() or self._ended
 
     def _read(self, step: int) -> dict[str, float]:
+        self._readings += 1
         worker, pids = self._children.one_worker()
         if pids != self._workers:  # a new pass: new workers have copied nothing yet
             self._ended = self._judged() or self._ended

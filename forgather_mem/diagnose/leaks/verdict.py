@@ -16,7 +16,7 @@ from forgather_mem.growth.lower_envelope import Point, edges_of
 from forgather_mem.growth.trend import GROWTH, Series, Trend
 from forgather_mem.system.headroom import device_room, host_rooms
 from forgather_mem.telemetry.report import LeakReport, Sure
-from forgather_mem.units import MIB, format_bytes
+from forgather_mem.units import format_bytes
 
 if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
@@ -196,24 +196,6 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Seque
     return LeakReport(verdict="no leak", bytes_per_step_high=high, sure="yes", judged=True, why=kept or None)
 
 
-@dataclass(frozen=True, slots=True)
-class GainLimits:
-    """What of a gain is usual.
-
-    Attributes:
-        segment_bytes: CUDA's allocator takes 20 MiB at a time: one more segment is no growth.
-        fewest_points: Of fewer nothing is said.
-        kept_bytes: Freed memory that the C library keeps in any training of some minutes.
-    """
-
-    segment_bytes: int = 20 * MIB
-    fewest_points: int = 6
-    kept_bytes: int = 32 * MIB
-
-
-_LIMITS = GainLimits()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gain:
     """What a total has gained beyond the judged sizes.
@@ -235,7 +217,7 @@ class Gain:
 
     def without_usual_kept(self) -> Gain:
         """What is left of it without the C library's free memory, unless that is more than a training usually gains."""
-        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= _LIMITS.kept_bytes else self
+        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= LEAK.kept_bytes else self
 
 
 def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:
@@ -254,7 +236,7 @@ def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trend
         grown, steps = _gained(points, since)
         judged = [part for part in parts if part in trends and trends[part].kind == "no leak"]
         grown -= sum(max(0.0, _gained(sizes[part].points, since)[0]) for part in judged)
-        if grown > (_LIMITS.segment_bytes if name == "reserved" else 0):
+        if grown > (LEAK.segment_bytes if name == "reserved" else 0):
             kept = _gained(totals["kept"].points, since)[0] if name == "process" and "kept" in totals else 0.0
             gains.append(Gain(name=name, bytes=grown, steps=steps, kept_bytes=min(grown, max(0.0, kept))))
     return gains
@@ -263,9 +245,9 @@ def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trend
 def sentence_of(gains: Sequence[Gain]) -> str:
     """The gains in words.
 
-    >>> sentence_of([Gain(name="children", bytes=3 * MIB, steps=100)])
+    >>> sentence_of([Gain(name="children", bytes=3 << 20, steps=100)])
     "3.0 MiB grew that we can't attribute, in 100 steps: in child processes that are not data workers"
-    >>> sentence_of([Gain(name="process", bytes=9 * MIB, steps=40, kept_bytes=9 * MIB)])[-65:]
+    >>> sentence_of([Gain(name="process", bytes=9 << 20, steps=40, kept_bytes=9 << 20)])[-65:]
     'judged (9.0 MiB of it free, kept by the C library: fragmentation)'
     """
     parts = []
@@ -282,7 +264,7 @@ def sentence_of(gains: Sequence[Gain]) -> str:
 def kept_sentence(gain: Gain) -> str:
     """What the C library keeps.
 
-    >>> kept_sentence(Gain(name="process", bytes=5 * MIB, steps=190, kept_bytes=5 * MIB))
+    >>> kept_sentence(Gain(name="process", bytes=5 << 20, steps=190, kept_bytes=5 << 20))
     '5.0 MiB that were freed in the last 190 steps stay with the C library'
     """
     return f"{format_bytes(gain.kept_bytes)} that were freed in the last {gain.steps:,} steps stay with the C library"
@@ -291,7 +273,7 @@ def kept_sentence(gain: Gain) -> str:
 def _gained(points: Sequence[Point], since: int) -> tuple[float, int]:
     """By how much the lower envelope has risen from this step on, over how many steps; 0 with too few readings."""
     part = [point for point in points if point[0] >= since]
-    if len(part) < _LIMITS.fewest_points:
+    if len(part) < LEAK.fewest_gained:
         return 0.0, 0
     edges = edges_of(part, 4)
     return edges[-1][1] - edges[0][1], edges[-1][0] - edges[0][0]
