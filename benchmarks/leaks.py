@@ -111,7 +111,7 @@ def _read(script: Script, folder: Path) -> dict[str, Any]:
 
 def printed_at(result: dict[str, Any]) -> int | None:
     """The step at which growth was first printed while the script ran."""
-    found = re.search(r"forgather-mem: step ([\d,]+): (?!taken back)[^:]*? grows ", " ".join(result["said"]))
+    found = re.search(r"forgather-mem: step ([\d,]+): (?!taken back)[^:]*? grows? ", " ".join(result["said"]))
     return int(found[1].replace(",", "")) if found else None
 
 

@@ -201,7 +201,7 @@ def pace_of(count: int, steps: int, whole: float, is_even: bool = True) -> float
     Where steps are not even, as an evaluation lies between some, these may have brought less than others do.
 
     >>> pace_of(12, 12, 1.04), pace_of(12, 12, 1.04, is_even=False)
-    (1.0, 1.04)
+    (1, 1.04)
     >>> pace_of(11, 12, 0.8), pace_of(36, 144, 0.254), pace_of(5, 56, 0.083), pace_of(28, 12, 2.3)
     (1.0, 0.25, 0.083, 2.3)
     """
