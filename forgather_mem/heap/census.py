@@ -306,16 +306,19 @@ class _Census:
 
     # ---- graphs ----
 
+    def _unheard_passes(self) -> list[int]:
+        """Where passes began that nobody has heard: with each loss that a container keeps one was over."""
+        losses = [(at, one) for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.numel() == 1]
+        ends = [one.grad_fn for at, one in losses if one.grad_fn is not None and self._owner(at) != at]
+        return [0, *sorted((number_of(operation) or 0) + 1 for operation in ends)]
+
     def _count_graphs(self, untrained: Mapping[int, str], trained: set[int]) -> None:
         """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
 
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
         pass, as the second of two towers, unless that is a sum over passes, or has been gone back through.
         """
-        if not self._passes:  # nobody has heard them: with each loss that a container keeps one was over
-            losses = [(at, one) for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.numel() == 1]
-            ends = [one.grad_fn for at, one in losses if one.grad_fn is not None and self._owner(at) != at]
-            self._passes = [0, *sorted((number_of(operation) or 0) + 1 for operation in ends)]
+        self._passes = self._passes or self._unheard_passes()
         seen: set[object] = set()
         makes_graph = any(frame_variables(frame).get("create_graph") is True for frame in self._frames)
         ages = {

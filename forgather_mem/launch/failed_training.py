@@ -235,17 +235,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     between = f"after step {report.steps:,}: in a callback, or in code between steps"
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
-        had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-        prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
-        words = [f"{here}."] * is_between + [prompts or "", killed.why_now or ""]
-        workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
-        words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
-        words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
-        grown = (
-            f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."
-        )
-        words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
-        return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
+        return _explained_as_measured(report, killed, [f"{here}."] * is_between)
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
@@ -271,6 +261,18 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         of_all = f"The training's own tensors take {needed} there (planned)"
         words = [f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""]
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
+
+
+def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
+    had, into = _measured(report, killed), report.run.settings.get("save.into", "")
+    prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
+    words = [*here, prompts or "", killed.why_now or ""]
+    workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
+    words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
+    words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
+    grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."
+    words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
+    return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
 
 
 def others_bytes_of(killed: KilledReport) -> int:
