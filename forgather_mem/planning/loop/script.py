@@ -245,7 +245,7 @@ class Loop:
         # `Module.to`: it refuses weights in use
         private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
         let_tensors_be_copied(self.notes)
-        private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        private.write_no_weights(self.notes)
         private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
         self.mode.__enter__()  # type: ignore[no-untyped-call]

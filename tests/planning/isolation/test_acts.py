@@ -61,6 +61,15 @@ def makes_whole(folder: Path) -> None:
     os.replace(folder / "new" / "draft", folder / "old")
 
 
+def lists_a_new_one(folder: Path) -> list[str]:
+    os.makedirs(folder / "new" / "inner", exist_ok=True)
+    return [
+        *os.listdir(str(folder / "new")),
+        *map(str, (folder / "new" / "inner").iterdir()),
+        *os.listdir(folder / "cache"),
+    ]
+
+
 def in_a_temporary_folder(_: Path) -> str:
     with tempfile.TemporaryDirectory() as there, tempfile.NamedTemporaryFile("w", dir=there) as file:
         torch.save(torch.ones(3), f"{there}/one.pt")
@@ -196,6 +205,10 @@ def test_what_only_reads_is_done_and_not_named(folder: Path, act: Act, result: s
 def test_a_missing_file_and_one_that_may_not_be_read_are_what_they_are(folder: Path) -> None:
     assert result_in_a_child(lambda folder: open(folder / "none"), folder) == ("FileNotFoundError", [])  # noqa: SIM115
     assert result_in_a_child(lambda folder: (folder / "cache").mkdir(), folder) == ("FileExistsError", [])
+
+
+def test_a_folder_that_would_be_there_is_empty(folder: Path) -> None:
+    assert result_in_a_child(lists_a_new_one, folder)[0] == "['one']"
 
 
 def test_what_was_not_done_stands_beside_what_failed_for_it(folder: Path) -> None:
