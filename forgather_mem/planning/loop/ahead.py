@@ -12,6 +12,7 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -35,6 +36,7 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
+from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.tracing import is_traced
 
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
@@ -72,7 +74,9 @@ class Ahead:
         self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
         self._kinds, self._has_begun = set[str](), WeakSet[Optimizer]()  # optimizers that have stepped
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
-        self.is_stepping, self._is_called, self.has_looked = False, False, False
+        # It may have begun in a step
+        self.is_stepping = any(isinstance(one.f_locals.get("self"), Optimizer) for one in with_callers(sys._getframe()))
+        self._is_called, self.has_looked = False, False
         self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
@@ -266,7 +270,7 @@ class Ahead:
             self._taken.append((group, group["params"]))
             group["params"] = []
 
-    def _stepped(self, optimizer: Optimizer, args: Sequence[object], keywords: Mapping[str, Any]) -> None:
+    def _stepped(self, optimizer: Optimizer, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         self.is_stepping = False
         kind = type(optimizer).__name__
         if kind not in self._kinds:  # at first it may take less than what was before it
@@ -280,7 +284,7 @@ class Ahead:
             for tensor in tensors_among(list(optimizer.state.values())):
                 self._log.saw(tensor, "optimizer")
             if is_again:  # its closure is called with all of it, too
-                optimizer.step(*args[1:], **keywords)  # type: ignore[arg-type]
+                optimizer.step(*args[1:], **keywords)  # type: ignore[call-overload]
                 return
         self._count()
         self._loop.stepped(optimizer)
