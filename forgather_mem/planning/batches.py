@@ -202,14 +202,12 @@ def largest_of(
     """
 
     def lists(number: int) -> list[list[int]]:
-        """The sizes of the lists in a batch, by name."""
         rows = [sizes[row] for row in batches[number]]
         return [[row.get(name, 0) for row in rows] for name in rows[0] if name != _VALUES] or [[1] * len(rows)]
 
     def sum_of(number: int) -> int:
-        if by == "values":
-            return sum(sizes[row].get(_VALUES, 0) for row in batches[number])
-        return sum(map(sum, lists(number)))
+        values = [[sizes[row].get(_VALUES, 0) for row in batches[number]]]
+        return sum(map(sum, values if by == "values" else lists(number)))
 
     def found(number: int) -> tuple[tuple[int, bool], Coming]:
         batch = collate([dataset[row] for row in batches[number]])

@@ -187,14 +187,10 @@ def let_tensors_answer(answers: Mapping[str, Callable[..., object]], notes: list
 
 def write_no_weights(notes: list[str]) -> None:
     """Let safetensors write nothing, and storages without values have an address each: else all weights are tied."""
-
-    def address(of: Callable[[object], int], storage: Any) -> int:
-        return int(storage._cdata) if storage.device.type == "meta" else of(storage)
-
-    surround("torch:UntypedStorage.data_ptr", address, notes)
+    address = "torch:UntypedStorage.data_ptr"
+    surround(address, lambda of, one: one._cdata if one.device.type == "meta" else of(one), notes)
     # A tensor's own stays 0: nobody is to read there
-    is_whole = "safetensors.torch:_is_complete"
-    surround(is_whole, lambda _, tensor: tensor.nbytes == tensor.untyped_storage().nbytes(), notes)
+    surround("safetensors.torch:_is_complete", lambda _, one: one.nbytes == one.untyped_storage().nbytes(), notes)
     surround("safetensors.torch:serialize_file", lambda *_, **__: None, notes)
 
 

@@ -23,7 +23,6 @@ _MACHINERY = (OURS, *(f"{torch.__path__[0]}/{name}" for name in _OF_TORCH))
 # Torch's LBFGS has not found its minimum, keeps what an iteration tells, and looks along each direction twice: which
 # lines ask for that, each so many times in a row for once that it holds (torch 2.6 to 2.13). Others end it at last.
 _OF_LBFGS = {"if ys > ": 1, "if f_new > (f + c1 * t * gtd)": 1, "* d_norm < tolerance_change": 2}
-_LAST = 64  # a loop shall end: after some time a condition is the other way round
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
@@ -56,11 +55,13 @@ class StandIns:
         line, source = self._asking_line()
         if dtype == torch.bool:
             self._in_a_row[line] += 1
-            if "torch/optim/lbfgs.py:" in line:
-                every = next((count for text, count in _OF_LBFGS.items() if text in source), _LAST)
-                return self._in_a_row[line] % every == 0
+            is_known = "torch/optim/lbfgs.py:" in line
+            every = next((count for text, count in _OF_LBFGS.items() if is_known and text in source), 64)
+            is_last = self._in_a_row[line] % every == 0  # a loop shall end: after some time it is the other way round
+            if is_known:
+                return is_last
             self.conditions[line] += 1
-            return (line in self.otherwise) == (self._in_a_row[line] % _LAST == 0)
+            return (line in self.otherwise) == is_last
         self.numbers[line] += 1
         if not (dtype.is_floating_point or dtype.is_complex):
             return 2 if NUMBERS in self.otherwise else 1

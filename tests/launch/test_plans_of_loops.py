@@ -43,10 +43,10 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
     real, plan = real_peak_bytes(tmp_path, LOOPS[name]), plan_of(tmp_path, LOOPS[name])
     assert plan["peak_bytes"] == pytest.approx(real, abs=SLACK_BYTES)
     assert (plan["phase"] == "evaluate") == name.startswith("evaluates")
-    assert (plan["bound"], plan["lengths_differ"]) == ("exact", name == "padded")
+    assert (plan["bound"], plan["lengths_differ"]) == ("exact", name in ("padded", "chosen"))
     assert ("other models" in plan["phases"][-1]["parts"]) == name.startswith("evaluates")
     assert any("Kept from step to step: `kept`" in note for note in plan["notes"]) == (name == "keeps copies")
-    of = {"listed": (10, 1), "longest": (2, 1), "finder": (128, 1), "lightning": (16, 3)}
+    of = {"chosen": (8, 1), "listed": (10, 1), "longest": (2, 1), "finder": (128, 1), "lightning": (16, 3)}
     assert (plan["rows"], plan["accumulation"]) == of.get(name, (plan["rows"], plan["accumulation"]))
 
 

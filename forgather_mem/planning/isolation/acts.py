@@ -107,11 +107,8 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
 
         return call
 
-    def listing(lists: Callable[[Any], object]) -> Callable[..., object]:
-        def listed(path: Any = None) -> object:
-            return lists(empty if isinstance(path, str | os.PathLike) and os.path.abspath(path) in made else path)
-
-        return listed
+    def listing(lists: Callable[[object], object]) -> Callable[..., object]:
+        return lambda path=None: lists(empty if os.path.abspath(str(path)) in made else path)
 
     def writing(writer: Callable[..., object]) -> object:
         return lambda file, *more, **how: writer(opened(file, "wb") if isinstance(file, str) else file, *more, **how)
