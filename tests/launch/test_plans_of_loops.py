@@ -115,20 +115,7 @@ Trainer(model=model, args=arguments, train_dataset=rows).train()
 @pytest.mark.slow
 @pytest.mark.fresh
 def test_a_model_may_be_saved_at_the_end(tmp_path: Path) -> None:
-    saves = """
-from safetensors.torch import save_model
-from transformers import LlamaConfig, LlamaForCausalLM
-sizes = {"vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2}
-model = LlamaForCausalLM(LlamaConfig(num_hidden_layers=1, tie_word_embeddings=True, **sizes))
-optimizer, rows = torch.optim.AdamW(model.parameters()), torch.ones(4, 16).long()
-for _ in range(4):
-    model(input_ids=rows, labels=rows).loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-model.save_pretrained("out/model")
-save_model(model, "out.safetensors")
-"""
-    plan = plan_of(tmp_path, saves)
+    plan = plan_of(tmp_path, _TEXTS["others"]["saved"])
     assert (plan["bound"], plan["notes"]) == ("exact", [])
 
 
