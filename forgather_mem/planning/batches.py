@@ -6,7 +6,7 @@ import heapq
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Sized
 from types import MappingProxyType
-from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
@@ -21,12 +21,14 @@ _COLLATED = 4
 # Rows of a batch of another size, which has them again and again: a guess; reading thousands takes most of a search
 _MOST_READ = 64
 _TOKENS = "input_ids"
+_VALUES = ""  # in place of a list's name: whole numbers of the row that are no padding, as labels that a mask chooses
 _PLACES = (_TOKENS, "inputs_embeds", "input_values", "input_features", "pixel_values")
 
 
 Batch = TypeVar("Batch")
 Sizes: TypeAlias = Mapping[str, int]
 Trainer: TypeAlias = Any  # of transformers, which is not imported here
+Measure: TypeAlias = Literal["bytes", "tokens", "values"]
 Collate: TypeAlias = Callable[[Any], object]
 
 
@@ -64,7 +66,7 @@ class Coming(NamedTuple):
     Attributes:
         batches: The rows of each.
         largest: Which of them is.
-        size: Of that: bytes, or the tokens of its rows.
+        size: Of that: bytes, or the tokens or values of its rows.
         shape: The same.
     """
 
@@ -164,7 +166,7 @@ def looked_at(
 
 def row_length(sizes: Sizes) -> int:
     """The length of a row that counts: of its tokens, else of the longest list."""
-    return sizes.get(_TOKENS, max(sizes.values(), default=0))
+    return sizes.get(_TOKENS, max((size for name, size in sizes.items() if name != _VALUES), default=0))
 
 
 def longest_of(sizes: Mapping[int, Sizes], rows: int) -> list[list[int]]:
@@ -186,7 +188,7 @@ def largest_of(
     collate: Callable[[list[object]], object],
     dataset: Sequence[object],
     among: Sequence[int] = (),
-    by_tokens: bool = False,
+    by: Measure = "bytes",
 ) -> Coming | None:
     """The largest of these batches; None where the collator fails.
 
@@ -196,20 +198,20 @@ def largest_of(
         collate: The training's.
         dataset: That has the rows.
         among: By number; without it all.
-        by_tokens: Whether that is which has the most tokens, however long its longest row is.
+        by: What it has the most of: tokens or values, however long its longest row is.
     """
 
     def lists(number: int) -> list[list[int]]:
-        """The sizes of the lists in a batch, by name."""
         rows = [sizes[row] for row in batches[number]]
-        return [[row.get(name, 0) for row in rows] for name in rows[0]] or [[1] * len(rows)]
+        return [[row.get(name, 0) for row in rows] for name in rows[0] if name != _VALUES] or [[1] * len(rows)]
 
     def sum_of(number: int) -> int:
-        return sum(map(sum, lists(number)))
+        values = [[sizes[row].get(_VALUES, 0) for row in batches[number]]]
+        return sum(map(sum, values if by == "values" else lists(number)))
 
     def found(number: int) -> tuple[tuple[int, bool], Coming]:
         batch = collate([dataset[row] for row in batches[number]])
-        size = sum_of(number) if by_tokens else sum(tensor.nbytes for tensor in tensors_among(batch))
+        size = sum_of(number) if by != "bytes" else sum(tensor.nbytes for tensor in tensors_among(batch))
         return (size, _is_padded(batch)), Coming(batches, number, size, joined_shape(batch, len(batches[number])))
 
     numbers = among or range(len(batches))
@@ -253,7 +255,18 @@ def _sizes_of(row: object) -> Sizes:
     """The lengths of the lists in a row, or its own: a row of tokens may be a bare list."""
     several = isinstance(row, list | tuple) and any(map(_is_list, row))
     parts = row if isinstance(row, Mapping) else dict(enumerate(cast(list[object], row))) if several else {0: row}
-    return {str(name): len(cast(Sized, part)) for name, part in parts.items() if _is_list(part)}
+    sizes = {str(name): len(cast(Sized, part)) for name, part in parts.items() if _is_list(part)}
+    values = sum(map(_values_of, parts.values()))
+    return {**sizes, _VALUES: values} if values else sizes
+
+
+def _values_of(part: object) -> int:
+    """How many of its whole numbers are no padding: that is the lowest one if it is negative, else 0."""
+    if not _is_list(part) or (isinstance(part, Sequence) and not all(isinstance(one, int) for one in part)):
+        return 0
+    numbers = torch.as_tensor(part)
+    is_whole = numbers.numel() > 0 and not (numbers.is_floating_point() or numbers.is_complex())
+    return int((numbers != numbers.min().clamp(max=0)).sum()) if is_whole else 0
 
 
 def _is_list(part: object) -> bool:

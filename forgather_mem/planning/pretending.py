@@ -55,6 +55,7 @@ _FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default,
 _IN_PASSES = frozenset((*_FILLED, _ADD, _PUT))
 _NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
 _INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+_OF_PARTS = torch._C.DispatchKey.CompositeImplicitAutograd
 _MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
 
 
@@ -159,6 +160,10 @@ class Pretending(TorchDispatchMode):
             return self._compute(func, args, keywords, key)
         if func.namespace == "c10d":
             return _together(func, args, keywords)
+        # Such a one comes whole, and takes what its parts do
+        if torch.is_inference_mode_enabled() and torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), _OF_PARTS):
+            with self:
+                return func._op_dk(_OF_PARTS, *args, **keywords)
         asked = self._answers.asked  # before it
         result = self._pretend(func, args, keywords)
         if key and asked == self._answers.asked and func.namespace == "aten" and FakeTensor in map(type, given):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -19,6 +20,9 @@ from forgather_mem.source.source_lines import OURS, line_name, with_callers
 NUMBERS, CHOICES, MASKS = "numbers", "choices", "masks"
 _OF_TORCH = "_tensor.py", "_subclasses", "_dynamo", "_compile.py", "utils/_", "_ops.py"
 _MACHINERY = (OURS, *(f"{torch.__path__[0]}/{name}" for name in _OF_TORCH))
+# Torch's LBFGS has not found its minimum, keeps what an iteration tells, and looks along each direction twice: which
+# lines ask for that, each so many times in a row for once that it holds (torch 2.6 to 2.13). Others end it at last.
+_OF_LBFGS = {"if ys > ": 1, "if f_new > (f + c1 * t * gtd)": 1, "* d_norm < tolerance_change": 2}
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
 
 
@@ -48,12 +52,16 @@ class StandIns:
 
     def value(self, dtype: torch.dtype) -> float:
         """Instead of one of this kind."""
-        line = self._asking_line()
+        line, source = self._asking_line()
         if dtype == torch.bool:
-            self.conditions[line] += 1
             self._in_a_row[line] += 1
-            # A loop shall end: after some time it is the other way round
-            return (line in self.otherwise) == (self._in_a_row[line] % 64 == 0)
+            is_known = "torch/optim/lbfgs.py:" in line
+            every = next((count for text, count in _OF_LBFGS.items() if is_known and text in source), 64)
+            is_last = self._in_a_row[line] % every == 0  # a loop shall end: after some time it is the other way round
+            if is_known:
+                return is_last
+            self.conditions[line] += 1
+            return (line in self.otherwise) == is_last
         self.numbers[line] += 1
         if not (dtype.is_floating_point or dtype.is_complex):
             return 2 if NUMBERS in self.otherwise else 1
@@ -61,12 +69,12 @@ class StandIns:
 
     def count_of(self, most: int) -> int:
         """How many are chosen by a mask of so many: all."""
-        self.masks[self._asking_line()] += 1
+        self.masks[self._asking_line()[0]] += 1
         return min(most, 1) if MASKS in self.otherwise else most
 
     def chosen(self, shape: Sequence[int], most: int) -> torch.Tensor:
         """Numbers below `most`, as those of experts: each as often as others, and no two alike along the last axis."""
-        self.choices[self._asking_line()] += 1
+        self.choices[self._asking_line()[0]] += 1
         if CHOICES in self.otherwise:
             return (torch.arange(shape[-1]) % max(1, most)).expand(shape).contiguous()
         return (torch.arange(prod(shape)) % max(1, most)).view(shape)
@@ -75,12 +83,13 @@ class StandIns:
         """A step is through: no loop that asks goes on."""
         self._in_a_row.clear()
 
-    def _asking_line(self) -> str:
-        """The innermost line that is no machinery of torch's."""
+    def _asking_line(self) -> tuple[str, str]:
+        """The innermost line that is no machinery of torch's, and its text."""
         self.asked += 1
         callers = with_callers(sys._getframe(1))
         frame = next(one for one in callers if not one.f_code.co_filename.startswith(_MACHINERY))
-        return line_name(frame.f_code.co_filename, frame.f_lineno)
+        path = frame.f_code.co_filename
+        return line_name(path, frame.f_lineno), linecache.getline(path, frame.f_lineno)
 
     def answer(self, holds: bool, notes: list[str]) -> None:
         """Let tensors without values, for good, answer also where torch asks no operation.

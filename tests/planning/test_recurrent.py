@@ -48,11 +48,14 @@ def is_planned_within(
     assert compared(step, model, optimizer, batch, steps=2, rel=share).notes == ()
 
 
-@pytest.mark.parametrize("kind", [pytest.param(nn.GRU, marks=pytest.mark.soak), nn.LSTM])
+@pytest.mark.parametrize("kind", [nn.GRU, nn.LSTM])
 def test_rows_of_many_lengths_are_planned(kind: type[nn.RNNBase]) -> None:
     model, lengths = nn.ModuleList([nn.Linear(8, 16), kind(16, 24, bidirectional=True)]), torch.tensor([20, 13, 13, 3])
 
     def forward(batch: torch.Tensor) -> torch.Tensor:
+        if torch.is_grad_enabled():  # a step that evaluates first
+            with torch.inference_mode():
+                forward(batch)
         packed = nn.utils.rnn.pack_padded_sequence(model[0](batch), lengths)
         return nn.utils.rnn.pad_packed_sequence(model[1](packed)[0])[0]
 

@@ -264,7 +264,7 @@ def test_joined_rows_are_those_that_come_and_in_another_size_an_upper_bound(tmp_
     def trainer() -> Trainer:
         made = make_trainer(tmp_path)
         made.train_dataset = [{"input_ids": [1] * (2 + number % 3)} for number in range(30)]
-        made.data_collator = joined
+        made.data_collator, made.eval_dataset = joined, None
         return made
 
     plan = forgather_mem.plan(trainer())

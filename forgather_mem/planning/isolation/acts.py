@@ -73,11 +73,15 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
             return  # asked of all that Python does, as `id`; an open file is this process's own
         names = acted_on(event, arguments)
         if names is not None and not (names and all(name.startswith(scratch) for name in names)):
+            if event == "os.mkdir":
+                made.add(os.path.abspath(names[0]))
             what, where = " ".join([event, *map(repr, names)]), calling_place()
             not_done.setdefault(line_with_text(*where) if where is not None else "a line of a library", what)
             raise PermissionError(f"{what}: {ON_NOTHING}")
 
     by_name, by_number = open, os.open
+    made, empty = set[str](), os.path.join(scratch, "empty")  # folders that would be there
+    os.mkdir(empty)
 
     def opened(file: Any, mode: str = "r", *more: Any, **keywords: Any) -> Any:
         try:
@@ -103,6 +107,9 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
 
         return call
 
+    def listing(lists: Callable[[object], object]) -> Callable[..., object]:
+        return lambda path=None: lists(empty if os.path.abspath(str(path)) in made else path)
+
     def writing(writer: Callable[..., object]) -> object:
         return lambda file, *more, **how: writer(opened(file, "wb") if isinstance(file, str) else file, *more, **how)
 
@@ -111,6 +118,7 @@ def act_on_nothing(not_done: Lines, scratch: str) -> None:
     replace("torch._C:PyTorchFileWriter", writing, [])  # it doesn't ask Python
     for module in (builtins, io, sys.modules["_io"]):
         vars(module)["open"] = opened
+    vars(os).update({name: listing(vars(os)[name]) for name in ("listdir", "scandir")})
     vars(os).update({"open": opened_by_number, **{name: skipped(vars(os)[name]) for name in _CHANGING}})
     sys.addaudithook(look)
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 import io
 import os
 import pickle
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -35,6 +36,7 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
+from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.tracing import is_traced
 
 # A guess: some 1,000 steps of small models, in 2 s. The fork has these, and as many as the planned rounds had
@@ -70,9 +72,11 @@ class Ahead:
         self._largest, self._most = defaultdict[Hashable, list[tuple[int, ...]]](list), Counter[Hashable]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
         self._graded = WeakTensorKeyDictionary()  # weights to which a pass has left gradients
-        self._kinds = set[str]()  # of optimizers that have stepped
+        self._kinds, self._has_begun = set[str](), WeakSet[Optimizer]()  # optimizers that have stepped
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
-        self.is_stepping, self._is_called, self.has_looked = False, False, False
+        # It may have begun in a step
+        self.is_stepping = any(isinstance(one.f_locals.get("self"), Optimizer) for one in with_callers(sys._getframe()))
+        self._is_called, self.has_looked = False, False
         self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
         self._todo, self._planned_to, self._teller = list[int](), -1, 0
         self._most_bytes = self._until = 0
@@ -266,7 +270,7 @@ class Ahead:
             self._taken.append((group, group["params"]))
             group["params"] = []
 
-    def _stepped(self, optimizer: Optimizer, *_: object) -> None:
+    def _stepped(self, optimizer: Optimizer, args: Sequence[object], keywords: Mapping[str, object]) -> None:
         self.is_stepping = False
         kind = type(optimizer).__name__
         if kind not in self._kinds:  # at first it may take less than what was before it
@@ -276,20 +280,28 @@ class Ahead:
             group["params"] = weights
         self._taken.clear()
         if not self.skips:
-            self._fill_history(optimizer)
+            is_again = self._fill_history(optimizer)
             for tensor in tensors_among(list(optimizer.state.values())):
                 self._log.saw(tensor, "optimizer")
+            if is_again:  # its closure is called with all of it, too
+                optimizer.step(*args[1:], **keywords)  # type: ignore[call-overload]
+                return
         self._count()
         self._loop.stepped(optimizer)
 
-    def _fill_history(self, optimizer: Optimizer) -> None:
-        """What an optimizer keeps of its last iterations, as LBFGS, is so much at some time."""
+    def _fill_history(self, optimizer: Optimizer) -> bool:
+        """What an optimizer keeps of its last iterations, as LBFGS, is so much at some time; whether it was not yet."""
         most = int(optimizer.defaults.get("history_size", 0))
-        for kept in [one for state in optimizer.state.values() for one in state.values()]:
-            if isinstance(kept, list) and 0 < len(kept) < most:
-                kept += [kept[-1].clone() for _ in range(most - len(kept))]
-                note = Note(f"A history of an optimizer is planned full ({most:,} iterations).", "at most")
-                self._loop.notes += [note] if note not in self._loop.notes else []
+        lists = [one for state in optimizer.state.values() for one in state.values() if isinstance(one, list)]
+        lacking = [one for one in lists if len(one) < most]
+        begun = [one for one in lacking if one]
+        for kept in begun:
+            kept += [kept[-1].clone() for _ in range(most - len(kept))]
+            note = Note(f"A history of an optimizer is planned full ({most:,} iterations).", "at most")
+            self._loop.notes += [note] if note not in self._loop.notes else []
+        is_first = optimizer not in self._has_begun  # the second iteration is the first to keep something
+        self._has_begun.add(optimizer)
+        return bool(begun or (lacking and is_first))
 
     def _count(self) -> None:
         """A step is through: that before something new begins to be planned."""

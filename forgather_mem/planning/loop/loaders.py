@@ -11,7 +11,7 @@ import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Sized
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 from weakref import WeakKeyDictionary, WeakSet, ref
 
 import torch
@@ -26,7 +26,7 @@ from forgather_mem.planning.private_state import surround
 
 _MOST_OF_EVALUATION = 4_000  # batches, in some 10 s: a guess
 Numbers: TypeAlias = Sequence[int]
-Key: TypeAlias = tuple[int, ...]
+Key: TypeAlias = tuple[int | str, ...]
 Largest: TypeAlias = Callable[..., batches.Coming | None]  # of the batches with these numbers
 
 
@@ -142,23 +142,25 @@ class Loaders:
         sizes, coming = self._sizes[id(dataset)], of_epoch[: loop.most_batches(len(of_epoch)) if trains else None]
         known = list(batches.looked_at(dataset, coming, sizes, until_s - time.monotonic()))
         is_of_any_size = not isinstance(getattr(sampler, "batch_size", None), int)
-        if not known or not (is_of_any_size or len(set(map(batches.row_length, sizes.values()))) > 1):
+        differ = is_of_any_size or len(set(map(batches.row_length, sizes.values()))) > 1
+        if not known or not (differ or (trains and len(set(map(str, sizes.values()))) > 1)):
             return False
-        self.differ = True
-        if wanted.rows is not None:
+        self.differ |= differ
+        if wanted.rows is not None and differ:
             longest = batches.longest_of(sizes, wanted.rows)
             which = batches.largest_of(longest, sizes, collate, dataset)
             known = [longest[which.largest if which else 0]] * len(known)
 
         @functools.cache
-        def largest(by_tokens: bool, *among: int) -> batches.Coming | None:
-            return batches.largest_of(known, sizes, collate, dataset, among, by_tokens)
+        def largest(by: batches.Measure, *among: int) -> batches.Coming | None:
+            is_asked = differ or by == "values"
+            return batches.largest_of(known, sizes, collate, dataset, among, by) if is_asked else None
 
         key = id(dataset), getattr(sampler, "batch_size", None) or 1
         if trains:
             order = self._of_training(ref(iterator), key, known, largest)
         else:  # the largest comes first
-            found = largest(False, *range(len(known)))
+            found = largest("bytes", *range(len(known)))
             order = iter(sorted(known, key=lambda one: found is None or one is not known[found.largest]))
         left = itertools.islice(iterator._sampler_iter, len(known), None)
         iterator._sampler_iter = itertools.chain(itertools.islice(order, len(of_epoch)), left)
@@ -167,11 +169,12 @@ class Loaders:
     def _larger(self, key: Key, largest: Largest, numbers: range, taken: int) -> dict[Key, batches.Coming]:
         """The largest of these that are larger than all before.
 
-        In bytes, and where a size was that of known values, as of packed rows, in tokens; and the same where there are
-        gradients of the batches before it in its step, which may count more.
+        In bytes, and where a size was that of known values, as of packed rows or of what a mask chooses, in tokens and
+        in values; and the same where there are gradients of the batches before it in its step, which may count more.
         """
         among = numbers, [one for one in numbers if (taken + one) % self._loop.each]
-        measures = itertools.product((False, True)[: 1 + self._loop.mode.counts_values], enumerate(among))
+        kinds = get_args(batches.Measure) if self._loop.mode.counts_values else ("bytes",)
+        measures = itertools.product(kinds, enumerate(among))
         asked = {(*key, by, place): largest(by, *some) for by, (place, some) in measures if some}
         return {name: one for name, one in asked.items() if one is not None and one.size > self._planned[name]}
 
@@ -179,11 +182,13 @@ class Loaders:
         """The first step's batches, then the steps with the largest ones."""
         # The iterator has this, which is not to keep it
         loop, number, taken = self._loop, 0, iterator()._num_yielded  # type: ignore[union-attr]
-        while number < len(known) and loop.is_first(number):
+        # Of batches of one size a pass tells whether some are larger, and others may be loaded before it
+        while number < len(known) and (loop.is_first(number) or not (self.differ or loop.num_passes)):
             yield known[number]
             number += 1
         larger = self._larger(key, largest, range(number, len(known)), taken)
-        if larger and not self._planned[*key, False, 0]:  # of the first epoch
+        self.differ |= len(larger) > 0
+        if larger and not any(self._planned[name] for name in larger):  # of the first epoch
             loop.notes.append(next(iter(larger.values())).note(loop.wanted.rows is not None, taken))
         self._planned |= Counter({name: one.size for name, one in larger.items()})
         places = sorted({one.largest for one in larger.values()})

@@ -178,7 +178,7 @@ class Loop:
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
         self.skipped, self.is_certain, self.looks_ahead, self.tells_ends = 0, True, False, False
         self.each, self._most_operations = 1, 0
-        self._idle = self._calls = self.num_passes = self._leaving = 0
+        self._idle = self._calls = self.num_passes = self._made_passes = self._leaving = 0
         self._is_new, self._is_enough, self._closes, self._is_same = True, False, False, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
@@ -245,7 +245,7 @@ class Loop:
         # `Module.to`: it refuses weights in use
         private.replace("torch.utils:swap_tensors", lambda _: private.swap, self.notes)
         let_tensors_be_copied(self.notes)
-        private.surround("safetensors.torch:serialize_file", lambda *_, **__: None, self.notes)
+        private.write_no_weights(self.notes)
         private.surround("torch.optim:Optimizer.__init__", self._made, self.notes)
         self.log.begin("data", self.step)
         self.mode.__enter__()  # type: ignore[no-untyped-call]
@@ -397,6 +397,7 @@ class Loop:
     def passed(self, leaves_gradients: bool) -> None:
         """It has ended. Those that only return gradients, and an optimizer's own, are no batches."""
         self.num_passes += 1
+        self._made_passes += not self.ahead.skips
         # A closure's, of which there may be several, are of one batch
         self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
         self._closes, self._is_same = self.ahead.is_stepping, self._is_same and not leaves_gradients
@@ -422,7 +423,9 @@ class Loop:
         self.notes += self.rounds.notes() if self.rounds.optimizers else []
         if 0 < self.all_rows < (self.wanted.rows or 0):
             self.notes.append(Note(f"The data set has {self.all_rows:,} rows: no batch has more.", "at most"))
-        batches = self.each * max(1, len(self.shapes) // max(1, self.num_passes))
+        # One may be loaded ahead; of a batch there may be several passes, or none
+        of_each = round(self._made_passes / (len(self.shapes) - 0.5)) if self.shapes else 1
+        batches = self.each * max(1, len(self.shapes) // max(1, self._made_passes)) // max(1, of_each) or 1
         notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
         self.log.mark_lasting(KEPT)

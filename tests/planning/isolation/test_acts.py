@@ -61,6 +61,11 @@ def makes_whole(folder: Path) -> None:
     os.replace(folder / "new" / "draft", folder / "old")
 
 
+def lists_a_new_one(folder: Path) -> list[str]:
+    os.makedirs(new := folder / "new" / "inner", exist_ok=True)
+    return [*os.listdir(str(new)), *map(str, new.parent.iterdir()), *os.listdir(folder / "cache")]
+
+
 def in_a_temporary_folder(_: Path) -> str:
     with tempfile.TemporaryDirectory() as there, tempfile.NamedTemporaryFile("w", dir=there) as file:
         torch.save(torch.ones(3), f"{there}/one.pt")
@@ -90,6 +95,7 @@ def in_a_fork(folder: Path) -> int:
 SKIPPED: list[tuple[Act, str]] = [
     (appends, "None"),
     (makes_whole, "None"),
+    (lists_a_new_one, "['one']"),
     (moved_over, "None"),
     (by_number, "1"),
     (lambda folder: open(folder / "old", "r+").read(), "of last week"),  # noqa: SIM115

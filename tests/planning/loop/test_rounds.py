@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import torch
 
-from forgather_mem.planning.loop.rounds import MOST_BATCHES, Rounds
+from forgather_mem.planning.loop.rounds import Rounds
 from forgather_mem.planning.storage_log import StorageLog
 
 
@@ -43,17 +43,6 @@ def test_all_have_to_step_and_once_again() -> None:
     assert seen == [1] * 5 + [2] * 5
 
 
-def test_one_that_nobody_told_of_counts_from_its_first_step() -> None:
-    told, other = torch.optim.Adam(parameters()), torch.optim.Adam(parameters())
-    rounds, batches = Rounds(StorageLog(), [told]), 0
-    while rounds.go_on():
-        batches += 1
-        steps(told, rounds)
-        if batches > 1:
-            steps(other, rounds)
-    assert batches == 3
-
-
 def test_a_history_fills() -> None:
     optimizer = torch.optim.LBFGS(parameters(), lr=0.01, max_iter=3, history_size=8)
     rounds, batches = Rounds(StorageLog(), [optimizer]), 0
@@ -63,12 +52,3 @@ def test_a_history_fills() -> None:
     full = len(optimizer.state[optimizer.param_groups[0]["params"][0]]["old_dirs"])
     assert full == 8
     assert 3 < batches < 8
-
-
-def test_after_the_most_batches_it_is_said_what_is_missing() -> None:
-    optimizer = torch.optim.AdamW(parameters())
-    rounds, batches = Rounds(StorageLog(), [optimizer]), 0
-    while rounds.go_on():
-        batches += 1
-    assert batches == MOST_BATCHES
-    assert rounds.notes() == ["Not in the plan is what comes after 64 batches: AdamW has not stepped."]
