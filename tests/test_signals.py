@@ -82,6 +82,7 @@ _CALLED_BACK = {
     "page/server.py: WeakValueDictionary": "a server's process",
     "planning/loop/loaders.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/ahead.py: WeakKeyDictionary": "a child that plans",
+    "planning/loop/ahead.py: WeakSet": "a child that plans",
     "planning/loop/loaders.py: WeakSet": "a child that plans",
     "planning/loop/rounds.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/rounds.py: WeakSet": "a child that plans",
