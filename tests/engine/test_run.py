@@ -15,7 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forgather_mem.engine.run import Run
-from forgather_mem.probes import HostProbe
+from forgather_mem.probes import HostProbe, PhaseProbe
+from forgather_mem.reporting.build import build_report
 from forgather_mem.sinks import Capture, ConsoleSink
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.records import Moment, Sample
@@ -267,3 +268,27 @@ def test_steps_end_and_peak_are_those_of_the_end_though_it_has_no_record(end: st
         7,
         "ValueError: no such row" if end == "exception" else None,
     )
+
+
+@pytest.mark.parametrize("is_left", [True, False])  # by a Trainer's method; of a plain loop nobody hears that
+@pytest.mark.parametrize(("steps", "phase", "of_step"), [(0, "forward", 1), (3, "backward", 4), (3, "evaluate", 3)])
+def test_the_peak_of_a_step_that_an_error_has_ended_has_its_step_and_phase(
+    steps: int, phase: str, of_step: int, is_left: bool
+) -> None:
+    loop = new_loop()
+    loop.add([Rule(when=Every(steps=1), do=[HostProbe(), PhaseProbe(host_mark=True)])], [Capture()])
+    loop.run.phases.enter("startup")
+    for _ in range(steps):
+        loop.run.phases.enter("forward")
+        loop.run.phases.leave("forward")
+        loop.run.steps_are_done(loop.run.step + 1)
+        loop.step()
+    loop.run.phases.enter(phase)
+    held = bytearray(b"x") * 2**26
+    if is_left or phase == "evaluate":
+        loop.run.phases.fail()
+        loop.run.phases.leave(phase)
+    loop.run.fail(MemoryError(), "exception")
+    report = build_report(loop.run.summary)
+    assert (report.steps, report.peaks[0].phase, report.peaks[0].step) == (steps, phase, of_step)
+    assert report.host.rss_peak_bytes == report.peaks[0].bytes > report.host.rss_start_bytes + 0.9 * len(held)

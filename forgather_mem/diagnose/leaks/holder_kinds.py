@@ -28,7 +28,8 @@ _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessin
 CYCLE = " (cycle)"
 # Methods that empty what they belong to; `empty()` of a queue asks whether it is
 _EMPTIES = re.compile(r"(?:reset|clear|free)(?:_|$)|empty_")
-_HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
+# What grows is where a module or tensor has its hooks, and not something that one of them keeps
+_HOOKS = re.compile(r"_hooks\w*$")
 
 
 class Held(NamedTuple):
