@@ -198,6 +198,8 @@ def _at_the_end(report: RunReport, killed: KilledReport) -> str:
     sizes = f"{at} {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
     if report.host.rss_peak_bytes - process >= _LIMITS.others_bytes and not is_full:
         sizes += f" (highest {report.host.rss_peak_bytes / GIB:,.1f})"
+    if total > report.host.limit_bytes > 0 and killed.file_bytes:
+        sizes += f" ({killed.file_bytes / GIB:,.1f} of it in pages of files, which the limit may not count)"
     if workers is not None:
         count = killed.num_workers
         sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
