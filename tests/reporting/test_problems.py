@@ -51,10 +51,10 @@ def test_what_others_use_under_the_same_limit_is_not_taken_for_the_runs(kind: st
 
 def test_of_more_than_the_limit_it_is_told_what_of_it_may_not_count() -> None:
     report = killed()
-    report["killed"] |= {"process_bytes": 24 * GIB, "file_bytes": 3 * GIB}
+    report["killed"] |= {"process_bytes": gib(24), "file_bytes": gib(3)}
     part = "(3.0 of it in pages of files, which the limit may not count)"
     assert f"At the end 66.2 GiB: this process 24.0 {part}, 8 data workers 42.2" in " ".join(text_of(report).split())
-    report["killed"]["process_bytes"] = 20 * GIB
+    report["killed"]["process_bytes"] = gib(20)
     assert "pages of files" not in text_of(report)
 
 

@@ -28,9 +28,8 @@ _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessin
 CYCLE = " (cycle)"
 # Methods that empty what they belong to; `empty()` of a queue asks whether it is
 _EMPTIES = re.compile(r"(?:reset|clear|free)(?:_|$)|empty_")
-# What grows is what has the hooks or the parameters, and not something that one of them keeps
+# What grows is what has the hooks, and not something that one of them keeps
 _HOOKS = re.compile(r"_hooks\w*$")
-_GROUPS = re.compile(r"\.param_groups(?:\[\d+\]\['params'\])?$")
 
 
 class Held(NamedTuple):
@@ -79,7 +78,7 @@ _KINDS = (
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=8)"),
-    HolderKind(name="param_groups", holder=lambda held: _GROUPS.search(held.path) is not None,
+    HolderKind(name="param_groups", holder=lambda held: held.path.endswith((".param_groups", "]['params']")),
         cure="add each parameter once: add_param_group() at every step keeps adding"),
     HolderKind(name="optimizer state",
         holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and held.path.endswith(".state"),
