@@ -31,7 +31,8 @@ class TBMemoryLogger(RuleCallback):
     Args:
         summary_writer: A `torch.utils.tensorboard.SummaryWriter` to write through. Default: a file of our own
             in the run's TensorBoard folder, so that `train/loss` and `mem_*` are in one run.
-        every_steps: Write every Nth optimizer step.
+        every_steps: Read every Nth optimizer step. Our callbacks share one record a step: what another of them reads in
+            the steps between is written, too.
         metrics: Groups of `host`, `device`, `phases`, `gc`, `workers`, `tensors`; docs/metrics.md explains each.
         logging_dir: The TensorBoard folder. Default: `TENSORBOARD_LOGGING_DIR`, else the folder of the trainer's own
             event file, else `output_dir/runs/<time>_<host>`.
@@ -87,7 +88,7 @@ class JsonMemoryLogger(RuleCallback):
 
     Args:
         path: The file. Default: in `<output_dir>/forgather_mem/<time>/`.
-        every_steps: Write every Nth optimizer step.
+        every_steps: As for `TBMemoryLogger`.
         metrics: As for `TBMemoryLogger`.
         reset_peaks: As for `TBMemoryLogger`.
         enabled: False makes it do nothing.

@@ -139,9 +139,7 @@ class Ledger:
     def outcome(self, what: str) -> Outcome | None:
         """The outcome of the last action of this kind, as far as known by now; None before the first."""
         booking = self._open.get(what)
-        if booking is not None and booking.num_steps:
-            return self._outcome_of(booking)
-        return self._outcomes.get(what)
+        return self._outcome_of(booking) if booking is not None and booking.num_steps else self._outcomes.get(what)
 
     def close(self) -> None:
         """The run is over: close everything still being followed."""
@@ -150,8 +148,7 @@ class Ledger:
 
     def calls(self, what: str) -> int:
         """The number of actions of this kind so far."""
-        row = self._rows.get(what)
-        return row.calls if row else 0
+        return self._rows[what].calls if what in self._rows else 0
 
     def rows(self) -> list[LedgerRow]:
         """The rows so far, in the order of their first action."""

@@ -12,7 +12,7 @@ from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.schedule import ArmedRule, ArmedWork, EventSchedule, OverheadMeter
 from forgather_mem.engine.sink_set import SinkSet
 from forgather_mem.engine.summary import RunSummary
-from forgather_mem.probes import DeviceProbe, HostProbe
+from forgather_mem.probes import DeviceProbe, HostProbe, PhaseProbe
 from forgather_mem.probes.by_name import probe_of
 from forgather_mem.telemetry.events import EVENTS_INSIDE_A_STEP
 from forgather_mem.telemetry.guard import FailureGuard
@@ -80,13 +80,16 @@ class Recorder:
                 continue
 
     def read_aside(self, event: str, run: RunInfo) -> Sample:
-        """A reading of host and device, as far as a rule reads them. It is in no record, and counts in the summary."""
+        """A reading of host and device, as far as a rule reads them; at the training's end of the last phases, too. It
+        is in no record, and counts in the summary, in the step that was being made."""
         values: dict[str, float] = {}
-        moment = Moment(event, run.step, None, None, None, None, {}, run)
-        sample = Sample(event, run.step, None, time.time(), values, run.device)
-        for work in self.works.of(HostProbe, DeviceProbe):
+        step, steps_done = run.step + bool(run.in_step), self._summary.last_step
+        moment = Moment(event, step, None, None, None, None, {}, run)
+        sample = Sample(event, step, None, time.time(), values, run.device)
+        for work in self.works.of(HostProbe, DeviceProbe, *[PhaseProbe] * (event == "train_end")):
             values.update(work(moment, sample))
         self._summary.add(sample)
+        self._summary.last_step = steps_done
         return sample
 
     def is_urgent(self, works: Iterable[tuple[ArmedRule, ArmedWork]], step: int) -> bool:

@@ -309,11 +309,13 @@ class Run:
 def _closing_steps(run: Run, since: Clocks) -> list[Step]:
     """What is done at the end of this run, which closes since then; more steps follow from it."""
     fenced = functools.partial(functools.partial, run.fence.call)
+    has_begun = run.in_step or run.failed_phase is not None
     return [
         fenced("what was read less often", _emit_backed_off, run),
         fenced("the last record", run.recorder.flush),
-        # Its end may be long after its last record; before the first it is as it began
-        *[fenced("the last reading", run.recorder.read_aside, "train_end", run)] * bool(run.summary.spans),
+        *[fenced("phases of a step", run.phases.close)] * bool(run.in_step),  # between steps nobody knows what is open
+        # Its end may be long after its last record, as in a step that an error has ended; before any it is as it began
+        *[fenced("the last reading", run.recorder.read_aside, "train_end", run)] * bool(run.summary.spans or has_begun),
         fenced("phases", run.phases.close),
         *run.works.ends(run),
         *(fenced(str(getattr(call, "__qualname__", "at_close")), call) for call in run.at_close_calls),

@@ -6,13 +6,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forgather_mem.engine.summary import GaugeRange, RunSummary, is_spanned
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.events import PHASE_NUMBER, STEP_PHASES
 from forgather_mem.telemetry.metrics import name_on_current, other_device
 from forgather_mem.telemetry.report import Peak
+from forgather_mem.units import KIB
 
 _OF_HOST = ("host/rss_peak_bytes", "host/rss_bytes")
 # The peaks of the run and of a phase come from two kernel counters, which differ by a few pages per CPU.
 _SAME_FRAC = 0.99
+# What a phase finds there is in its peak, too, and a few pages come with any: up to 12 KiB in scripts that kept nothing
+_SAME_BYTES = 64 * KIB
 # Phases are not read at every step: of the steps, so many have to lack a reading before that is told.
 _HIDDEN_STEPS, _HIDDEN_FRAC = 20, 0.1
 
@@ -33,10 +36,12 @@ def report_peaks(summary: RunSummary) -> Iterator[Peak]:
             for (place, phase), span in summary.phases.items()
             if place == family and phase != "startup"
         ]
-        found.sort(key=lambda peak: -peak.bytes)
+        most = max(found, key=lambda peak: peak.bytes, default=None)
+        alike = most.bytes - _SAME_BYTES if most else 0  # of those so high the first in time is the run's
+        found.sort(key=lambda peak: (-min(peak.bytes, alike), peak.step, PHASE_NUMBER.get(peak.phase, 0)))
         # Phases are not read at every step: where the mark rose in a later one, its phase is not known
-        if found and found[0].bytes >= training.highest * (_SAME_FRAC if found[0].step >= training.step else 1):
-            found[0] = replace(found[0], bytes=max(found[0].bytes, int(training.highest)))
+        if most and most.bytes >= training.highest * (_SAME_FRAC if most.step >= training.step else 1):
+            found[0] = replace(found[0], bytes=max(most.bytes, int(training.highest)))
         elif training.highest:
             phase = training.phase or "other"
             found.insert(0, Peak(where=where, bytes=int(training.highest), step=training.step, phase=phase))

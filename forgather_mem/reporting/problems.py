@@ -176,11 +176,9 @@ def _in_use_lines(in_use: Mapping[str, int], width: int, of_least: bool = False)
     sizes = sorted(in_use.items(), key=lambda part: (part[0] == "other", -part[1]))
     total = sum(in_use.values())
     unit, decimals = (GIB, 1) if total >= 4 * GIB else (MIB, 0)
-    parts = ", ".join(
-        f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals
-    )
+    parts = [f"{part} {size / unit:,.{decimals}f}" for part, size in sizes if size >= unit * 0.5 / 10**decimals]
     whole = f"{total / unit:,.{decimals}f} {'GiB' if unit == GIB else 'MiB'}"
-    told, further = f"  In use {'at least ' * of_least}{whole}: {parts}", " " * 19
+    told, further = f"  In use {'at least ' * of_least}{whole}: {', '.join(parts)}", " " * 19
     return textwrap.wrap(told, width, subsequent_indent=further, break_on_hyphens=False) if in_use else []
 
 
@@ -198,9 +196,11 @@ def _at_the_end(report: RunReport, killed: KilledReport) -> str:
     sizes = f"{at} {total / GIB:,.1f} GiB{of_others}: this process {process / GIB:,.1f}"
     if report.host.rss_peak_bytes - process >= _LIMITS.others_bytes and not is_full:
         sizes += f" (highest {report.host.rss_peak_bytes / GIB:,.1f})"
+    if total > report.host.limit_bytes > 0 and killed.file_bytes:
+        sizes += f" ({killed.file_bytes / GIB:,.1f} of it in pages of files, which the limit may not count)"
     if workers is not None:
-        count = killed.num_workers
-        sizes += f", {f'{count} ' if count else ''}data workers {workers / GIB:,.1f} (counted once)"
+        count = f"{killed.num_workers} " if killed.num_workers else ""
+        sizes += f", {count}data workers {workers / GIB:,.1f} (counted once)"
     if (killed.others_bytes or 0) >= _LIMITS.others_bytes:
         sizes += f", other children {(killed.others_bytes or 0) / GIB:,.1f}"
     return sizes + "."

@@ -304,11 +304,8 @@ def planned_sentences(report: RunReport) -> Iterator[str]:
     if plan.measured_bytes is not None:
         off = f" ({100 * (plan.measured_bytes / plan.planned_bytes - 1):+.1f} %)" if plan.planned_bytes else ""
         text += f", was {format_bytes(plan.measured_bytes)}{off}"
-    others = [
-        part
-        for part in plan.parts
-        if abs(part.measured_bytes - part.planned_bytes) > _COSTS.as_planned_frac * plan.planned_bytes
-    ]
+    least_bytes = _COSTS.as_planned_frac * plan.planned_bytes
+    others = [part for part in plan.parts if abs(part.measured_bytes - part.planned_bytes) > least_bytes]
     for part in others:
         text += f"; {part.name} {format_bytes(part.planned_bytes)}, was {format_bytes(part.measured_bytes)}"
     if plan.parts and not others:

@@ -71,12 +71,6 @@ def test_peaks_come_with_step_and_phase_and_the_highest_of_each_place_first() ->
     ]
 
 
-def test_a_peak_outside_the_measured_phases_is_not_given_to_one_of_them() -> None:
-    summary = cpu_run()
-    read(summary, 130, {"host/rss_bytes": 700 * MIB, "host/rss_peak_bytes": 900 * MIB})
-    assert built(summary)["peaks"][0] == {"where": "host", "bytes": 900 * MIB, "step": 130, "phase": "other"}
-
-
 def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts() -> None:
     summary = RunSummary(RunFacts(wall_s=1.0))
     summary.begin(0)
@@ -85,14 +79,6 @@ def test_without_a_peak_of_the_allocator_the_highest_that_was_allocated_counts()
     report = built(summary)
     assert report["device"][0]["peak_allocated_bytes"] == 5 * GIB
     assert report["peaks"] == [{"where": "gpu0", "bytes": 5 * GIB, "step": 2, "phase": "other"}]
-
-
-def test_a_peak_after_the_last_step_counts() -> None:
-    summary = cpu_run()
-    read(summary, 160, {"phase/host/evaluate_peak_bytes": 950 * MIB}, event="evaluate")
-    report = built(summary)
-    assert report["host"]["rss_peak_bytes"] == 950 * MIB
-    assert report["peaks"][0] == {"where": "host", "bytes": 950 * MIB, "step": 160, "phase": "evaluate"}
 
 
 def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
@@ -141,10 +127,6 @@ def test_what_was_not_measured_is_zero_and_the_text_is_silent_about_it() -> None
     assert report["breakdown"]["activations_peak"] == report["breakdown"]["parameters"] == 0
     assert "PARTS" not in text_of(report)
     assert "CLEAN-UP" not in text_of(report)
-
-
-def test_a_resumed_run_counts_its_own_steps() -> None:
-    assert built(cpu_run())["steps"] == 60
 
 
 def test_the_text_for_the_tensorboard_page_does_not_tell_how_to_open_it() -> None:

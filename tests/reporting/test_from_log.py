@@ -21,10 +21,11 @@ from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import text_of
 
 
-def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Path) -> None:
-    log_of(tmp_path, steps=100)
+@pytest.mark.parametrize("steps", [100, 40])  # and too early for a verdict
+def test_a_log_whose_process_is_gone_was_killed_and_says_what_grew(tmp_path: Path, steps: int) -> None:
+    log_of(tmp_path, steps=steps)
     report = read_run(tmp_path)
-    assert (report["run"]["end"], report["steps"], report["run"]["wall_s"]) == ("killed", 100, 100.0)
+    assert (report["run"]["end"], report["steps"], report["run"]["wall_s"]) == ("killed", steps, steps)
     assert report["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
     assert report["killed"]["workers_bytes_per_step"] is None
     assert "Growth: this process 1.0 MiB a step since step 1." in text_of(report)
@@ -46,11 +47,6 @@ def test_the_growth_of_a_killed_run_is_that_of_its_warning(tmp_path: Path, told:
     with next(tmp_path.glob("memory.rank*")).open("ab") as log:
         log.write(finding_line(Finding(kind="grows", step=96, text="", data={"what": told})))
     assert read_run(tmp_path)["killed"]["process_bytes_per_step"] == pytest.approx(4 * MIB if told else MIB)
-
-
-def test_growth_is_told_of_a_run_that_was_killed_too_early_for_a_verdict(tmp_path: Path) -> None:
-    log_of(tmp_path, steps=40)
-    assert read_run(tmp_path)["killed"]["process_bytes_per_step"] == pytest.approx(MIB)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.peaks import report_peaks
 from forgather_mem.telemetry.records import Sample
 from forgather_mem.telemetry.report_part import RunHeader
-from forgather_mem.units import GIB
+from forgather_mem.units import GIB, KIB
 from tests.reporting.report_fixtures import built, text_of
 
 
@@ -59,3 +59,15 @@ def test_a_rise_where_no_phase_was_read_has_its_own_step_and_no_phase() -> None:
     peaks = [(peak.step, peak.phase, peak.bytes) for peak in report_peaks(summary)]
     assert peaks == [(28, "other", int(8.01 * GIB)), (8, "backward", 8 * GIB)]
     assert "at step 28." in text_of(built(summary))
+
+
+@pytest.mark.parametrize(("then_kib", "peak"), [(0, (3, "backward")), (12, (3, "backward")), (4096, (4, "data"))])
+def test_of_peaks_that_are_alike_the_first_in_time_is_the_runs(then_kib: int, peak: tuple[int, str]) -> None:
+    summary, low, high = RunSummary(RunFacts(end="finished", wall_s=9.0)), 1.0 * GIB, 2.0 * GIB
+    later = high + then_kib * KIB
+    for step, sizes in ((3, (low, low, high, high)), (4, (later, later, low, low))):
+        phases = zip(("data", "forward", "backward", "optimizer"), sizes, strict=True)
+        values = {f"phase/host/{phase}_peak_bytes": size for phase, size in phases}
+        summary.add(Sample("step_end", step, None, float(step), values | {"host/rss_peak_bytes": max(sizes)}))
+    found = list(report_peaks(summary))
+    assert ((found[0].step, found[0].phase), found[0].bytes, len(found)) == (peak, later, 4)

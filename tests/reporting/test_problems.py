@@ -49,6 +49,14 @@ def test_what_others_use_under_the_same_limit_is_not_taken_for_the_runs(kind: st
     assert f"At the end 63.6 GiB {where}: this process 21.4." in text
 
 
+def test_of_more_than_the_limit_it_is_told_what_of_it_may_not_count() -> None:
+    for process_gib, told in ((20, False), (24, True)):
+        report = killed()
+        report["killed"] |= {"process_bytes": gib(process_gib), "file_bytes": gib(3)}
+        part = "this process 24.0 (3.0 of it in pages of files, which the limit may not count), 8 data workers"
+        assert (part in " ".join(text_of(report).split())) is told
+
+
 def test_growth_is_not_claimed_where_nothing_grew() -> None:
     report = killed()
     report["killed"]["workers_bytes_per_step"] = 0.0
@@ -150,11 +158,6 @@ def test_what_nobody_has_planned_does_not_stand_under_what_would_have_fit() -> N
     report["advice"][1]["predicted_bytes"] = gib(78)
     headings = [line.split("  ")[0] for line in text_of(report).splitlines() if line.startswith(("WOULD", "MAY"))]
     assert headings == ["WOULD HAVE FIT", "MAY HELP"]
-
-
-def test_a_planned_change_tells_its_peak_and_what_it_leaves() -> None:
-    told = " ".join(text_of(out_of_memory()).split())
-    assert "gradient_accumulation_steps=2 peak 57.0 GiB, leaves 22.6 GiB" in told
 
 
 def test_where_nobody_has_planned_the_report_names_the_command_that_does() -> None:

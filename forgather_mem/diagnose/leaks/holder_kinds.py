@@ -28,7 +28,8 @@ _ITEMS_OF_QUEUE = {"queue": "queue", "asyncio.queues": "_queue", "multiprocessin
 CYCLE = " (cycle)"
 # Methods that empty what they belong to; `empty()` of a queue asks whether it is
 _EMPTIES = re.compile(r"(?:reset|clear|free)(?:_|$)|empty_")
-_HOOKS = re.compile(r"\._(?:\w+_)?hooks\w*(?:\b|$)|_hooks$")
+# What grows is what has the hooks, and not something that one of them keeps
+_HOOKS = re.compile(r"_hooks\w*$")
 
 
 class Held(NamedTuple):
@@ -77,10 +78,10 @@ _KINDS = (
         cure="each holds the one before it: keep only the last, without its link to the others"),
     HolderKind(name="lru_cache", holder=lambda held: type(held.container) is LRU_CACHE,
         cure="limit it to what fits in memory: lru_cache(maxsize=8)"),
-    HolderKind(name="param_groups", holder=lambda held: ".param_groups" in held.path,
+    HolderKind(name="param_groups", holder=lambda held: held.path.endswith((".param_groups", "]['params']")),
         cure="add each parameter once: add_param_group() at every step keeps adding"),
     HolderKind(name="optimizer state",
-        holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and ".state" in held.path,
+        holder=lambda held: is_torch(held.owner, "optim", "Optimizer") and held.path.endswith(".state"),
         cure="remove parameters you no longer use: optimizer.state.pop(parameter), and from param_groups"),
     HolderKind(name="queue", holder=lambda held: queue_module(held) is not None,
         cure="drain it, or bound it with maxsize: then put() waits, and put_nowait() raises"),

@@ -116,6 +116,22 @@ def test_a_container_that_a_library_fills_is_told_by_its_path() -> None:
     assert (top.kind, str(top.held_by)[:16], str(top.held_by)[-10:]) == ("list", "local 'words' of", ").pushback")
 
 
+def test_what_a_hook_or_an_optimizer_leads_to_is_told_as_what_it_is() -> None:
+    layer, kept, rows = torch.nn.Linear(8, 8), list[torch.Tensor](), torch.zeros(5000)
+    layer.register_forward_hook(lambda *_, kept=kept: kept.append(rows.clone()))
+    optimizer = torch.optim.SGD(layer.parameters())
+    optimizer.state[layer.weight]["history"] = [rows]
+    for kind, where, grow in (
+        ("tensor", "_forward_hooks[", lambda step: layer(torch.zeros(8))),
+        ("tensor", ".state[", lambda step: optimizer.state[layer.weight]["history"].append(rows.clone())),
+        ("list", ".param_groups[", lambda step: optimizer.param_groups[0].setdefault("rates", []).append(bytes(5000))),
+        ("param_groups", ".param_groups[", lambda step: optimizer.param_groups[0]["params"].append(rows.clone())),
+    ):
+        grow(-1)
+        (top, *_) = suspects_after(grow)
+        assert (top.kind, where in str(top.held_by)) == (kind, True)
+
+
 def test_functions_wrapped_again_and_again_are_found() -> None:
     holder: Any = Holder()
     holder.schedules = [lambda step: 1.0]
