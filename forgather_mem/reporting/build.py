@@ -269,11 +269,7 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
     """What watching costs in each step in steady state, and once; without the actions that free memory."""
     seconds = summary.self_s + summary.facts.header.setup_s
     steady_steps = summary.steady_steps if 2 * summary.steady_steps >= summary.steps else 0  # else not of all steps
-<<<<<<< HEAD
     rarer = (one for one in summary.findings if one.kind == "backed_off")
-=======
-    backed_off = [one for one in summary.findings if one.kind == "backed_off"]
->>>>>>> nuG
     return Overhead(
         seconds=seconds,
         share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
@@ -281,11 +277,7 @@ def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
         step_s=summary.steady_self_s / steady_steps if steady_steps else 0.0,
         once_s=max(0.0, seconds - summary.steady_self_s / steady_steps * summary.steps) if steady_steps else seconds,
         once_bytes=summary.facts.header.setup_bytes,
-<<<<<<< HEAD
         backed_off=tuple(BackedOff(what=one.data["what"], text=one.text) for one in rarer),
-=======
-        backed_off=tuple(BackedOff(what=one.data["what"], text=one.text) for one in backed_off),
->>>>>>> nuG
     )
 
 
