@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 # Exit codes. Of a command that itself ended with 0: `BROKEN`, a limit is exceeded; `UNDECIDED`, it was not judged.
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 OF_PYTHON = ("-m", "-c", "-")  # a command begins with one: no option of ours
+# Files that Python reads without a complaint, or with one that does not tell what they are
+_NO_SCRIPTS = {
+    ".ipynb": "`%load_ext forgather_mem` in the notebook; `jupyter nbconvert --to script` makes a script of it",
+    ".json": "`forgather-mem compare` reads plans and reports",
+    ".yaml": "give the command that trains with it; `forgather-mem check` reads a template",
+}
 
 
 class Command:
@@ -105,6 +111,9 @@ def command_of(words: Sequence[str]) -> Command:
             hint = did_you_mean(first, _scripts_beside(first)) or f"in {os.getcwd()}"
             raise UsageError(f"there is no file {first!r}", "write its words without quotes" if " " in first else hint)
         return Command([*python, first, *rest], first, rest)
+    ending = os.path.splitext(first)[1].replace(".yml", ".yaml")
+    if ending in _NO_SCRIPTS and os.path.isfile(first):
+        raise UsageError(f"{first!r} is no Python script", _NO_SCRIPTS[ending])
     if (executable := _executable(first)) is not None:
         number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])

@@ -32,6 +32,7 @@ Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
 Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
 _Search: TypeAlias = Search[Wanted, Found]
+_Asked: TypeAlias = Sequence[tuple[Wanted, Plan]]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
 _NEAR = 32  # a size that is larger by no more than one in so many is not looked for: a guess
@@ -85,7 +86,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
             all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
             card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
-            cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
+            alike = list(zip(asked, plans, strict=True))
+            cards = [card_plan(*row, begin, card, alike) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -94,7 +96,9 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     return {**answer, "text": "\n".join(texts)}
 
 
-def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted, begin: Begin, card: Card) -> CardPlan:
+def card_plan(
+    own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted, begin: Begin, card: Card, alike: _Asked
+) -> CardPlan:
     """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
 
     Args:
@@ -103,9 +107,10 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
         asked: What it is of.
         begin: Begins another, and returns what waits for it.
         card: The card.
+        alike: All sizes that are asked for, with their plans. Where only the rows differ, or the length, the searches
+            begin with the same of them, so that they find the same, and nothing smaller than what fits.
     """
-    rows, length = own.joined or own.rows or 0, 0 if own.joined else own.length or 0
-    in_a_step, context = rows * own.accumulation, context_of(card.bytes, asked.ranks)
+    rows, shape, context = _sizes(own)[0], asked.shape, context_of(card.bytes, asked.ranks)
 
     def use_of(plan: Plan) -> CardUse:
         return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
@@ -120,18 +125,23 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
     def of(**size: int) -> Wanted:
         return asked._replace(shape=asked.shape._replace(**size))
 
-    def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None) -> _Search[Most | None]:
-        found = (yield from largest_plan(at, need, card.bytes, first, last, own)) if first and last else None
-        return Most(found[0], use_of(found[1]), found[0] == last not in (*_UNBOUNDED, first - 1)) if found else None
+    def most(known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted], split: bool) -> _Search[Most | None]:
+        fit = {size for size, plan in known.items() if need(plan) <= card.bytes}
+        first = max(fit, default=min(known))
+        last, begun = (min(all_of, min(known.keys() - fit) - 1), None) if split else (all_of, known[first])
+        found = (yield from largest_plan(at, need, card.bytes, first, last, begun)) if first and last else None
+        return Most(found[0], use_of(found[1]), found[0] == all_of not in _UNBOUNDED) if found else None
 
-    most_of = min(card.all_rows, rows - 1) if is_split else card.all_rows
-    of_rows = most(rows, most_of, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
-    of_length = most(length, card.longest, lambda length: of(length=length), own)
+    by_rows = {_sizes(plan)[0]: plan for other, plan in alike if other.shape.length == shape.length}
+    by_length = {_sizes(plan)[1]: plan for other, plan in alike if other.shape.rows == shape.rows}
+    of_rows = most(by_rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), is_split)
+    of_length = most(by_length, card.longest, lambda length: of(length=length), False)
     # Other sizes of a script's own batches can't always be planned
     found = side_by_side([of_rows, of_length], begin)
     most_rows, most_length = (None if isinstance(one, PlanError) else one for one in found)
     smaller = None
     if is_split and most_rows is not None:
+        in_a_step = rows * own.accumulation
         steps = -(-in_a_step // most_rows.size)  # and no more rows in a step than there are
         smaller = most_rows._replace(size=-(-in_a_step // steps), accumulation=steps)
     return CardPlan(
@@ -199,6 +209,11 @@ def largest_plan(
         # No forecast ends it, only a plan that does not fit
         size = max(size, min(low + 1 + low // _NEAR, high))
     return best
+
+
+def _sizes(plan: Plan) -> tuple[int, int]:
+    """Rows and length of its batches; 0 where no other can be asked for."""
+    return plan.joined or plan.rows or 0, 0 if plan.joined else plan.length or 0
 
 
 def _once(asked: Wanted) -> _Search[Plan]:
