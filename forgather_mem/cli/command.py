@@ -111,14 +111,13 @@ def command_of(words: Sequence[str]) -> Command:
             hint = did_you_mean(first, _scripts_beside(first)) or f"in {os.getcwd()}"
             raise UsageError(f"there is no file {first!r}", "write its words without quotes" if " " in first else hint)
         return Command([*python, first, *rest], first, rest)
-    ending = os.path.splitext(first)[1].replace(".yml", ".yaml")
-    if ending in _NO_SCRIPTS and os.path.isfile(first):
-        raise UsageError(f"{first!r} is no Python script", _NO_SCRIPTS[ending])
     if (executable := _executable(first)) is not None:
         number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
+        if (ending := os.path.splitext(first)[1].replace(".yml", ".yaml")) in _NO_SCRIPTS:
+            raise UsageError(f"{first!r} is no Python script", _NO_SCRIPTS[ending])
         return Command([*python, first, *rest], first, rest)
     if "=" in first and first.partition("=")[0].isidentifier():
         raise UsageError(f"{first!r} is no command", f"variables stand before ours: {first} forgather-mem ...")

@@ -32,7 +32,6 @@ Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
 Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
 _Search: TypeAlias = Search[Wanted, Found]
-_Asked: TypeAlias = Sequence[tuple[Wanted, Plan]]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
 _NEAR = 32  # a size that is larger by no more than one in so many is not looked for: a guess
@@ -46,12 +45,15 @@ class Card(NamedTuple):
         may_split: Whether batches that do not fit can be split into several of a step.
         longest: The most that rows may have.
         all_rows: Of the data set, which no batch has more than.
+        planned: All sizes that are asked for, with their plans. Where only the rows differ, or the length, the searches
+            begin with the same of them, so that they find the same, and nothing smaller than what fits.
     """
 
     bytes: int
     may_split: bool = False
     longest: int = _MOST_LENGTH
     all_rows: int = _MOST_ROWS
+    planned: tuple[tuple[Wanted, Plan], ...] = ()
 
 
 def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answer | None:
@@ -84,10 +86,11 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
-            card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
+            card = Card(
+                card_bytes, trainer is not None, _longest(trainer), all_rows, tuple(zip(asked, plans, strict=True))
+            )
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
-            alike = list(zip(asked, plans, strict=True))
-            cards = [card_plan(*row, begin, card, alike) for row in zip(plans, instead, asked, strict=True)]
+            cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
             texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
     except PlanError as error:
@@ -96,9 +99,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
     return {**answer, "text": "\n".join(texts)}
 
 
-def card_plan(
-    own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted, begin: Begin, card: Card, alike: _Asked
-) -> CardPlan:
+def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted, begin: Begin, card: Card) -> CardPlan:
     """Whether a plan fits on a card, what is the most that does, and what else there is, all of it planned.
 
     Args:
@@ -107,43 +108,31 @@ def card_plan(
         asked: What it is of.
         begin: Begins another, and returns what waits for it.
         card: The card.
-        alike: All sizes that are asked for, with their plans. Where only the rows differ, or the length, the searches
-            begin with the same of them, so that they find the same, and nothing smaller than what fits.
     """
-    rows, shape, context = _sizes(own)[0], asked.shape, context_of(card.bytes, asked.ranks)
+    alike, rows, shape = ((asked, own), *card.planned), _sizes(own)[0], asked.shape
+    context = context_of(card.bytes, asked.ranks)
 
     def use_of(plan: Plan) -> CardUse:
         return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
 
-    def need(plan: Plan) -> int:
-        return use_of(plan).high_bytes
-
     # What does not fit is to have as many rows in a step, so that gradients are there while the later ones are computed
-    is_split = need(own) > card.bytes and card.may_split
+    is_split = use_of(own).high_bytes > card.bytes and card.may_split
     changes = {"gradient_accumulation_steps": 2} if is_split and own.accumulation == 1 else asked.changes
-
-    def of(**size: int) -> Wanted:
-        return asked._replace(shape=asked.shape._replace(**size))
-
-    def most(known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted], split: bool) -> _Search[Most | None]:
-        fit = {size for size, plan in known.items() if need(plan) <= card.bytes}
-        first = max(fit, default=min(known))
-        last, begun = (min(all_of, min(known.keys() - fit) - 1), None) if split else (all_of, known[first])
-        found = (yield from largest_plan(at, need, card.bytes, first, last, begun)) if first and last else None
-        return Most(found[0], use_of(found[1]), found[0] == all_of not in _UNBOUNDED) if found else None
 
     by_rows = {_sizes(plan)[0]: plan for other, plan in alike if other.shape.length == shape.length}
     by_length = {_sizes(plan)[1]: plan for other, plan in alike if other.shape.rows == shape.rows}
-    of_rows = most(by_rows, card.all_rows, lambda rows: of(rows=rows)._replace(changes=changes), is_split)
-    of_length = most(by_length, card.longest, lambda length: of(length=length), False)
+    most = functools.partial(_most, use_of, card.bytes)
+    of_rows = most(
+        by_rows, card.all_rows, lambda rows: asked._replace(shape=shape._replace(rows=rows), changes=changes), is_split
+    )
+    of_length = most(by_length, card.longest, lambda length: asked._replace(shape=shape._replace(length=length)))
     # Other sizes of a script's own batches can't always be planned
     found = side_by_side([of_rows, of_length], begin)
     most_rows, most_length = (None if isinstance(one, PlanError) else one for one in found)
     smaller = None
     if is_split and most_rows is not None:
-        in_a_step = rows * own.accumulation
-        steps = -(-in_a_step // most_rows.size)  # and no more rows in a step than there are
-        smaller = most_rows._replace(size=-(-in_a_step // steps), accumulation=steps)
+        steps = -(-rows * own.accumulation // most_rows.size)  # and no more rows in a step than there are
+        smaller = most_rows._replace(size=-(-rows * own.accumulation // steps), accumulation=steps)
     return CardPlan(
         card_bytes=card.bytes,
         use=use_of(own),
@@ -154,6 +143,23 @@ def card_plan(
         smaller=smaller,
         instead=tuple((name, use_of(one)) for name, one in instead.items() if isinstance(one, Plan)),
     )
+
+
+def _most(
+    use_of: Callable[[Plan], CardUse], room: int, known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted],
+    split: bool = False,
+) -> _Search[Most | None]:  # fmt: skip
+    """The search for the largest size, from the largest of the known ones that fits on. If `split`, others are searched
+    for below those that don't fit: batches of another training, of which none is known.
+    """
+    needs = {size: use_of(plan).high_bytes for size, plan in known.items()}
+    fit = {size for size in needs if needs[size] <= room}
+    first = max(fit, default=min(known))
+    last, begun = (min(all_of, min(known.keys() - fit) - 1), None) if split else (all_of, known[first])
+    if not first or not last:
+        return None
+    found = yield from largest_plan(at, lambda plan: use_of(plan).high_bytes, room, first, last, begun)
+    return Most(found[0], use_of(found[1]), found[0] == all_of not in _UNBOUNDED) if found else None
 
 
 def side_by_side(
