@@ -86,9 +86,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
-            card = Card(
-                card_bytes, trainer is not None, _longest(trainer), all_rows, tuple(zip(asked, plans, strict=True))
-            )
+            card = Card(card_bytes, bool(trainer), _longest(trainer), all_rows, tuple(zip(asked, plans, strict=True)))
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
             cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
