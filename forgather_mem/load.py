@@ -180,8 +180,8 @@ def watch(
         template: As for `load_callbacks`.
         output_dir: Our files go into `forgather_mem/<time>` below it, TensorBoard's into `runs`. None: only where the
             template or the environment names a place.
-        quiet: Don't print the report, to stderr, at the end, nor that no step was seen. `forgather-mem run` prints it
-            in any case.
+        quiet: Don't print the report, to stderr or in a notebook to stdout, at the end, nor that no step was seen.
+            `forgather-mem run` prints it in any case.
         options: Keyword arguments and variables of `load_callbacks`.
 
     Returns:

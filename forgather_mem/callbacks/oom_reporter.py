@@ -104,7 +104,9 @@ class LastWords:
         from forgather_mem.telemetry.report_schema import from_dict
 
         report = from_dict(RunReport, data)
-        if _is_interactive() and not session_folder:
+        # In an interactive session an error does not end it
+        ipython = sys.modules.get("IPython")
+        if (hasattr(sys, "ps1") or (ipython and ipython.get_ipython())) and not session_folder:
             _print(report)
         else:
             self._report = report
@@ -148,9 +150,3 @@ def _print(report: RunReport) -> None:
     from forgather_mem.reporting.text import report_text
 
     say(report_text(report))
-
-
-def _is_interactive() -> bool:
-    """Whether the session is interactive: an error does not end it."""
-    ipython = sys.modules.get("IPython")
-    return hasattr(sys, "ps1") or (ipython is not None and ipython.get_ipython() is not None)

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 # Exit codes. Of a command that itself ended with 0: `BROKEN`, a limit is exceeded; `UNDECIDED`, it was not judged.
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
 OF_PYTHON = ("-m", "-c", "-")  # a command begins with one: no option of ours
+# Files that Python reads without a complaint, or with one that does not tell what they are
+_NO_SCRIPTS = {
+    ".ipynb": "`%load_ext forgather_mem` in the notebook; `jupyter nbconvert --to script` makes a script of it",
+    ".json": "`forgather-mem compare` reads plans and reports",
+    ".yaml": "give the command that trains with it; `forgather-mem check` reads a template",
+}
 
 
 class Command:
@@ -110,6 +116,8 @@ def command_of(words: Sequence[str]) -> Command:
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
     if os.path.isfile(first):
+        if (ending := os.path.splitext(first)[1].replace(".yml", ".yaml")) in _NO_SCRIPTS:
+            raise UsageError(f"{first!r} is no Python script", _NO_SCRIPTS[ending])
         return Command([*python, first, *rest], first, rest)
     if "=" in first and first.partition("=")[0].isidentifier():
         raise UsageError(f"{first!r} is no command", f"variables stand before ours: {first} forgather-mem ...")

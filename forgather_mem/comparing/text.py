@@ -191,11 +191,11 @@ def _size_row(one: Difference) -> tuple[str, ...]:
 
 
 def _columns(rows: Table) -> Iterator[str]:
-    """Rows in columns; the first to the left, the others to the right, each cut where there is no room."""
+    """Rows in columns; the first to the left, the others to the right. Where there is no room values are cut first."""
     least = [max(len(row[place]) for row in rows) for place in range(len(rows[0]))]
     room = WIDTH - 2 * (len(least) - 1)
     while sum(least) > room:
-        widest = max(range(len(least)), key=least.__getitem__)
+        widest = max(range(len(least)), key=lambda place: (place > 0 and least[place] > WIDTH // 6, least[place]))
         least[widest] -= 1
     for row in rows:
         cells = [_cut(cell, width) for cell, width in zip(row, least, strict=True)]

@@ -68,7 +68,7 @@ def _check_baseline(arguments: Arguments) -> None:
         if not is_written:
             raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
     elif not _may_be_baseline(path):
-        raise UsageError(f"{path!r} is no baseline", "name another file, or delete it")
+        raise UsageError(f"{path!r} is no baseline", "name another file; for a plan: forgather-mem compare")
 
 
 def _may_be_baseline(path: str) -> bool:

@@ -18,7 +18,7 @@ from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
-from forgather_mem.telemetry.report import Change, KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report import THERE_BEFORE, Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
 
@@ -249,7 +249,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
         had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {"Python and libraries": beside - others, "not in the plan": max(0, rest), **_of_others(killed, others)}
+    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, rest), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
@@ -293,7 +293,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """
     host, of = report.host, report.breakdown
     before = max(of.parameters, host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes) - of.parameters
-    known = {"parameters": of.parameters, "optimizer": of.optimizer, "there before the first step": before}
+    known = {"parameters": of.parameters, "optimizer": of.optimizer, THERE_BEFORE: before}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))

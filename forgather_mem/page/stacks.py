@@ -11,14 +11,14 @@ import numpy as np
 
 from forgather_mem.page.readings import BETWEEN, Column, Flags, Readings, filled
 from forgather_mem.reporting.problems import what_grows
-from forgather_mem.reporting.table import MAX_DEVICES, OTHER, PYTHON, RISE, format_phase, format_place
+from forgather_mem.reporting.table import MAX_DEVICES, OTHER, RISE, format_phase, format_place
 from forgather_mem.telemetry.events import PHASES
-from forgather_mem.telemetry.report import DeviceMemory, LeakReport, Peak, RunReport
+from forgather_mem.telemetry.report import PYTHON, THERE_BEFORE, DeviceMemory, LeakReport, Peak, RunReport
 from forgather_mem.units import format_bytes
 
 OOM = "oom"  # the event of the row that stands for the failure itself
 _LABELS = {
-    "python": PYTHON, "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
+    "python": THERE_BEFORE, "mapped": "mapped files", "shared": "shared memory", "parameters": "weights",
     "optimizer": "optimizer", "other": "other", "workers": "data workers", "children": "other children",
     "gradients": "gradients", "activations": "activations", "cached": "cached", "wanted": "wanted, not there",
 }  # fmt: skip
@@ -156,7 +156,7 @@ def _of_host(report: RunReport, readings: Readings, resident: Column, has_device
     made = Stack("host", parts, limit, phases=passing.phases)
     if not has_device and report.planned is not None and report.planned.planned_bytes:
         below = float(python[0] + mapped[0])
-        made.planned = below + report.planned.planned_bytes, "planned peak, above Python and libraries"
+        made.planned = below + report.planned.planned_bytes, f"planned peak, above what was {THERE_BEFORE}"
     return made
 
 
@@ -268,7 +268,7 @@ def _ran_out(made: Stack, report: RunReport, readings: Readings) -> None:
     if oom is None or not failed.any() or (oom.where == "host") != (made.place == "host"):
         return
     in_use, parts = dict(oom.in_use), {key: size for key, _, size in made.parts}
-    in_use["python"] = in_use.pop(PYTHON, 0)
+    in_use["python"] = in_use.pop(THERE_BEFORE, 0) + in_use.pop(PYTHON, 0)
     for key, label, size in made.parts:
         names = [name for name in in_use if key.startswith("leak") and _bare(name) == _bare(label)]  # the holder's
         size[failed] = sum(in_use.pop(name, 0) for name in (key, *names))

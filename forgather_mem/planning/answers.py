@@ -45,12 +45,15 @@ class Card(NamedTuple):
         may_split: Whether batches that do not fit can be split into several of a step.
         longest: The most that rows may have.
         all_rows: Of the data set, which no batch has more than.
+        planned: All sizes that are asked for, with their plans. Where only the rows differ, or the length, the searches
+            begin with the same of them, so that they find the same, and nothing smaller than what fits.
     """
 
     bytes: int
     may_split: bool = False
     longest: int = _MOST_LENGTH
     all_rows: int = _MOST_ROWS
+    planned: tuple[tuple[Wanted, Plan], ...] = ()
 
 
 def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answer | None:
@@ -83,7 +86,7 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
         answer: Answer = {"plans": [one.to_dict() for one in plans], "settings": settings}
         if card_bytes is not None:
             all_rows = -(-plans[0].all_rows // ranks) or _MOST_ROWS
-            card = Card(card_bytes, trainer is not None, _longest(trainer), all_rows)
+            card = Card(card_bytes, bool(trainer), _longest(trainer), all_rows, tuple(zip(asked, plans, strict=True)))
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
             cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
@@ -104,36 +107,30 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
         begin: Begins another, and returns what waits for it.
         card: The card.
     """
-    rows, length = own.joined or own.rows or 0, 0 if own.joined else own.length or 0
-    in_a_step, context = rows * own.accumulation, context_of(card.bytes, asked.ranks)
+    alike, rows, shape = ((asked, own), *card.planned), _sizes(own)[0], asked.shape
+    context = context_of(card.bytes, asked.ranks)
 
     def use_of(plan: Plan) -> CardUse:
         return use_of_card(plan.peak_bytes, plan.reserved_bytes, plan.trace, card.bytes, context)
 
-    def need(plan: Plan) -> int:
-        return use_of(plan).high_bytes
-
     # What does not fit is to have as many rows in a step, so that gradients are there while the later ones are computed
-    is_split = need(own) > card.bytes and card.may_split
+    is_split = use_of(own).high_bytes > card.bytes and card.may_split
     changes = {"gradient_accumulation_steps": 2} if is_split and own.accumulation == 1 else asked.changes
 
-    def of(**size: int) -> Wanted:
-        return asked._replace(shape=asked.shape._replace(**size))
-
-    def most(first: int, last: int, at: Callable[[int], Wanted], own: Plan | None) -> _Search[Most | None]:
-        found = (yield from largest_plan(at, need, card.bytes, first, last, own)) if first and last else None
-        return Most(found[0], use_of(found[1]), found[0] == last not in (*_UNBOUNDED, first - 1)) if found else None
-
-    most_of = min(card.all_rows, rows - 1) if is_split else card.all_rows
-    of_rows = most(rows, most_of, lambda rows: of(rows=rows)._replace(changes=changes), None if is_split else own)
-    of_length = most(length, card.longest, lambda length: of(length=length), own)
+    by_rows = {_sizes(plan)[0]: plan for other, plan in alike if other.shape.length == shape.length}
+    by_length = {_sizes(plan)[1]: plan for other, plan in alike if other.shape.rows == shape.rows}
+    most = functools.partial(_most, use_of, card.bytes)
+    of_rows = most(
+        by_rows, card.all_rows, lambda rows: asked._replace(shape=shape._replace(rows=rows), changes=changes), is_split
+    )
+    of_length = most(by_length, card.longest, lambda length: asked._replace(shape=shape._replace(length=length)))
     # Other sizes of a script's own batches can't always be planned
     found = side_by_side([of_rows, of_length], begin)
     most_rows, most_length = (None if isinstance(one, PlanError) else one for one in found)
     smaller = None
     if is_split and most_rows is not None:
-        steps = -(-in_a_step // most_rows.size)  # and no more rows in a step than there are
-        smaller = most_rows._replace(size=-(-in_a_step // steps), accumulation=steps)
+        steps = -(-rows * own.accumulation // most_rows.size)  # and no more rows in a step than there are
+        smaller = most_rows._replace(size=-(-rows * own.accumulation // steps), accumulation=steps)
     return CardPlan(
         card_bytes=card.bytes,
         use=use_of(own),
@@ -144,6 +141,23 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
         smaller=smaller,
         instead=tuple((name, use_of(one)) for name, one in instead.items() if isinstance(one, Plan)),
     )
+
+
+def _most(
+    use_of: Callable[[Plan], CardUse], room: int, known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted],
+    split: bool = False,
+) -> _Search[Most | None]:  # fmt: skip
+    """The search for the largest size, from the largest of the known ones that fits on. If `split`, others are searched
+    for below those that don't fit: batches of another training, of which none is known.
+    """
+    needs = {size: use_of(plan).high_bytes for size, plan in known.items()}
+    fit = {size for size in needs if needs[size] <= room}
+    first = max(fit, default=min(known))
+    last, begun = (min(all_of, min(known.keys() - fit) - 1), None) if split else (all_of, known[first])
+    if not first or not last:
+        return None
+    found = yield from largest_plan(at, lambda plan: use_of(plan).high_bytes, room, first, last, begun)
+    return Most(found[0], use_of(found[1]), found[0] == all_of not in _UNBOUNDED) if found else None
 
 
 def side_by_side(
@@ -199,6 +213,11 @@ def largest_plan(
         # No forecast ends it, only a plan that does not fit
         size = max(size, min(low + 1 + low // _NEAR, high))
     return best
+
+
+def _sizes(plan: Plan) -> tuple[int, int]:
+    """Rows and length of its batches; 0 where no other can be asked for."""
+    return plan.joined or plan.rows or 0, 0 if plan.joined else plan.length or 0
 
 
 def _once(asked: Wanted) -> _Search[Plan]:

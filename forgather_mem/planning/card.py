@@ -224,6 +224,7 @@ def card_text(card: CardPlan) -> str:
     ):
         if found is not None:
             lines.append(f"  {name:<14}  {found.size:,}: {_interval(found.use)}{f', {all_of}' * found.is_all}")
+            lines[-1] += ", of several in a step" * (card.smaller is not None and found is card.most_rows)
     if card.instead:
         lines.append("  the same batch with")
         width = max(len(name) for name, _ in card.instead)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from forgather_mem.telemetry.report import Peak, RunReport
+from forgather_mem.telemetry.report import THERE_BEFORE, Peak, RunReport
 from forgather_mem.units import GIB, format_bytes, format_duration, format_share
 
 Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, rows
@@ -13,8 +13,8 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, row
 MAX_DEVICES = 8  # of a process; the JSON has all
 RISE = "rise in a step"
 """Of resident memory, above what is held after the step."""
-PYTHON, OTHER = "Python and libraries", "other, since the start"
-"""What was there before the first step but the weights, and the rest of what came later."""
+OTHER = "other, since the start"
+"""The rest of what came later than `THERE_BEFORE`."""
 WHOSE = {"cgroup": "container", "host": "machine"}
 """Whom a limit is of that processes share; any other is of one process, and has its own name."""
 
@@ -162,7 +162,7 @@ def part_sizes(report: RunReport) -> dict[str, int]:
     rest += max(-rest, rises - counted) if counted else 0  # later batches may be larger
     before = min(rest, max(0, report.host.rss_start_bytes - parts["parameters"]))
     parts |= {"activations of modules (early steps)": counted} if counted else {RISE: rises}
-    return parts | {PYTHON: before, OTHER: rest - before}
+    return parts | {THERE_BEFORE: before, OTHER: rest - before}
 
 
 def parts_sentences(report: RunReport) -> Iterator[str]:

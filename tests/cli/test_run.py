@@ -63,6 +63,8 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
         (["python a.py"], "run: there is no file 'python a.py'\n  write its words without quotes"),
         (["RANK=0", "python", "a.py"], "run: 'RANK=0' is no command\n  variables stand before ours: RANK=0 "),
         (["--max-peak", "host", "a.py"], "run: --max-peak 'host': write host=40GiB or gpu0=40GiB"),
+        (["a.yml"], "run: 'a.yml' is no Python script\n  give the command that trains with it"),
+        (["a.ipynb"], "run: 'a.ipynb' is no Python script\n  `%load_ext forgather_mem` in the notebook"),
         (["torchrn"], "run: 'torchrn' is neither a file nor a command"),
         (["-m", "a.py"], "run: -m needs the name of a module\n  a file goes without -m"),
         (["--tmplate", "x", "a.py"], "run: there is no option '--tmplate'"),
@@ -74,7 +76,8 @@ def test_a_mistyped_command_line_names_what_was_meant(tmp_path: Path, words: lis
     ],
 )
 def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: list[str], said: str) -> None:
-    (tmp_path / "a.py").write_text("print('started')")
+    for name in ("a.py", "a.yml", "a.ipynb"):
+        (tmp_path / name).write_text("print('started')")
     result = run([*RUN, *words], tmp_path)
     assert (result.code, result.out) == (2, "")
     assert result.err.startswith(f"forgather-mem: {said}")

@@ -45,6 +45,7 @@ def test_long_names_keep_to_80_columns_and_marks_of_markdown_are_text() -> None:
     long = {"environment.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True," * 8}
     found = comparison_of(side("runs/" + "a" * 90, run()), side("b|*x*", run(600, settings={**OLD, **long})))
     assert max(map(len, comparison_text(found).splitlines())) <= 100  # a word that is longer stays whole
+    assert "\nenvironment.PYTORCH_CUDA_ALLOC_CONF  " in comparison_text(found), "values are cut first"
     page = comparison_markdown(found)
     assert "b\\|\\*x\\*" in page
     assert "| --- | ---: | ---: | ---: |" in page

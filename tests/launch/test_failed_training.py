@@ -188,7 +188,7 @@ def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
     )
     killed = explained_kill(report, replace(KILLED, step=6, phase="other"), fits)
     assert killed.in_use == {
-        "optimizer": 300 * MIB, "Python and libraries": 150 * MIB, "other processes": 100 * MIB,
+        "optimizer": 300 * MIB, "there before the first step": 150 * MIB, "other processes": 100 * MIB,
         "not in the plan": 150 * MIB,
     }  # fmt: skip
     assert "killed after step 6: in a callback, or in code between steps." in text_of(report, killed)

@@ -126,7 +126,7 @@ def test_out_of_memory_in_step_1_shows_what_was_in_use_and_what_was_wanted() -> 
     (stack,) = data["stacks"]
     held = {label: numbers(part["values"])[-1] for part in stack["parts"] if (label := part["label"])}
     assert held == {
-        "activations": 700 * MIB, "Python and libraries": 200 * MIB, "reserved address space": 100 * MIB,
+        "activations": 700 * MIB, "there before the first step": 200 * MIB, "reserved address space": 100 * MIB,
         "wanted, not there": 500 * MIB,
     }  # fmt: skip
     assert stack["limit"]["bytes"] == 1100 * MIB

@@ -12,7 +12,7 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.answers import Card, answer_to, card_plan
 from forgather_mem.planning.batches import PlannedShape, Wanted
-from forgather_mem.planning.card import CardPlan, context_of
+from forgather_mem.planning.card import CardPlan, card_text, context_of
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import Trace
 from forgather_mem.units import GIB, MIB
@@ -57,6 +57,39 @@ def planned_by_a_law(asked: Wanted) -> Plan:
     rows, length = asked.shape.rows or 8, asked.shape.length or 512
     size = 4 * GIB + rows * length * MIB // (16 if asked.changes.get("gradient_checkpointing") else 8)
     return plan_of(size, rows, length)
+
+
+def cards_of(sizes: list[int], law: Any, card: Card) -> list[CardPlan]:
+    """Of each size of one answer."""
+    asked = [Wanted(PlannedShape(rows)) for rows in sizes]
+    planned = tuple((one, plan_of(law(one), one.shape.rows)) for one in asked)
+    card = card._replace(planned=planned)
+    return [card_plan(plan, {}, one, lambda one: lambda: plan_of(law(one), 1), card) for one, plan in planned]
+
+
+def bent(asked: Wanted) -> int:
+    """What gradients take is there from the second batch of a step on."""
+    rows = asked.shape.rows or 1
+    return GIB + rows * MIB + 3 * max(0, rows - 200) * MIB // 2 + 9 * MIB * bool(asked.changes)
+
+
+@pytest.mark.parametrize("sizes", [[220, 222, 224, 225, 226], [226, 220], [8, 226]])
+def test_one_answer_has_one_largest_batch_and_none_that_fits_is_larger(sizes: list[int]) -> None:
+    card = Card(GIB + 300 * MIB + CONTEXT)
+    (largest_,) = {one.most_rows.size for one in cards_of(sizes, bent, card)}
+    assert largest_ >= max(sizes)
+    assert bent(Wanted(PlannedShape(largest_ + 1 + largest_ // 32))) > GIB + 300 * MIB
+
+
+def test_beside_batches_that_fit_those_of_a_larger_step_are_told_as_what_they_are() -> None:
+    card = Card(GIB + 300 * MIB + CONTEXT, may_split=True)
+    fits, small, large = cards_of([236, 260, 300], bent, card)
+    assert (fits.fits, small.fits) == (True, False)
+    assert small.most_rows == large.most_rows
+    assert bent(Wanted(PlannedShape(small.most_rows.size), changes={"a": 1})) <= 300 * MIB + GIB
+    assert f"  largest batch   {small.most_rows.size}: " in card_text(small)
+    assert [", of several in a step" in card_text(one) for one in (fits, small, large)] == [False, True, True]
+    assert cards_of([300, 226], bent, card)[0].most_rows.size >= 226, "which fit with gradients as well"
 
 
 def card_of(rows: int | None, card_bytes: int, **more: Any) -> CardPlan:

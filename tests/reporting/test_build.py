@@ -94,7 +94,7 @@ def test_on_the_host_the_text_has_the_activations_that_a_comparison_has() -> Non
     read(summary, 160, {"tensors/activations_bytes": 120 * MIB})
     assert "activations of modules (early steps) 120.0 MiB" in (text := " ".join(text_of(built(summary)).split()))
     assert report["breakdown"]["other"] == 590 * MIB
-    assert "Python and libraries 590.0 MiB" in text
+    assert "there before the first step 590.0 MiB" in text
     assert "each at its peak, other the rest of it: " in text
     assert "other, since the start 50.0 MiB" in text
 

@@ -18,8 +18,8 @@ from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
 from forgather_mem.system.native_heap import beyond_heap_bytes, unused_heap_bytes
 from forgather_mem.system.procfs import kib_fields, own_memory, read_once
+from forgather_mem.telemetry.report import PYTHON, THERE_BEFORE
 
-_TENSORS = ("parameters", "gradients", "optimizer")
 # What a phase adds while it runs, by its common name.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
@@ -77,7 +77,7 @@ def _tensors_of(failure: Failure, model: object, optimizer: object) -> dict[str,
     if first is None or (first.device.type == "cpu") != (failure.found.where == "host"):
         return {}
     sizes = tensor_bytes(model, optimizer)
-    return {name: int(sizes.get(f"tensors/{name}_bytes", 0)) for name in _TENSORS}
+    return {name: int(sizes.get(f"tensors/{name}_bytes", 0)) for name in ("parameters", "gradients", "optimizer")}
 
 
 def _on_host(
@@ -125,14 +125,15 @@ def _beside(
 
     Where the census has not seen what the phase keeps, as in compiled code, the rest counts for the phase. Before the
     first step nothing has come since then: what is no tensor, array or object is Python's and the libraries', unless
-    there was no memory to look for these.
+    there was no memory to look for these. Then what was there before the first step may be the script's, too.
     """
     rest = max(0, anonymous_bytes - sum(parts.values()))
     unused = min(rest, unused_heap_bytes())
     libraries = rest - unused
     if before_bytes is not None or unseen:
         libraries = min(libraries, max(beyond_heap_bytes(anonymous_bytes), before_bytes or 0))
-    found = {"Python and libraries": libraries, FREE_HEAP: unused}
+    there = THERE_BEFORE if unseen and before_bytes is not None else PYTHON
+    found = {there: libraries, FREE_HEAP: unused}
     is_known = name is None or (name == "activations" and name in parts)
     rest_of = UNSEEN if unseen else "other" if is_known else str(name)
     return {**found, rest_of: rest - unused - libraries}

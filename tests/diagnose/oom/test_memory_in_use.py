@@ -41,7 +41,7 @@ def test_on_the_host_the_parts_add_up_to_what_the_process_has() -> None:
     assert then.in_use["parameters"] == 4 * (10**6 + 1000)
     own = sum(size for part, size in then.in_use.items() if part != "reserved address space")
     assert own == pytest.approx(anonymous, abs=4 * MIB)
-    assert then.in_use["Python and libraries"] >= 50 * MIB - then.in_use["parameters"]
+    assert then.in_use["there before the first step"] >= 50 * MIB - then.in_use["parameters"]
     assert 0 < then.free_bytes < then.limit_bytes
 
 
@@ -78,8 +78,13 @@ def test_what_came_free_with_the_error_was_there_before() -> None:
 
 
 def test_what_nobody_had_memory_to_look_into_is_no_librarys() -> None:
-    there, missed = (memory_then(HOST, "forward", census=census).in_use for census in ([Holding(name="all")], ()))
+    there, missed = (
+        memory_then(HOST, "forward", None, None, census, before_bytes=MIB).in_use
+        for census in ([Holding(name="all")], ())
+    )
     assert missed["not looked into"] > 0 == there.get("not looked into", 0)
+    assert ("Python and libraries" in there, "Python and libraries" in missed) == (True, False)
+    assert missed["there before the first step"] > 0, "among it what the script had"
 
 
 def test_data_workers_are_a_part_of_their_own() -> None:
