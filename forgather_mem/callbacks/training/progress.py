@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
-from typing import ClassVar, Never, TextIO
+from typing import Any, ClassVar, Never, TextIO
 
 from tqdm.auto import tqdm
 from transformers.trainer_callback import PrinterCallback
@@ -178,15 +178,20 @@ def _replaces_bars(link: Link) -> bool:
         return False
     for callback in others:
         if type(callback) is TransformersBar:
-            if callback.training_bar is not None:
-                callback.training_bar.leave = False
-                callback.training_bar.close()
-            callback.training_bar = tqdm(disable=True)  # it closes that itself at the end, like its own
-            callback.current_step = 0
+            _put_a_quiet_bar_in(callback)
             link.mute(callback, ("train_begin", "step_end", "prediction_step", "evaluate", "predict", "log"))
         elif type(callback) is PrinterCallback:
             link.mute(callback, ("log",))
     return True
+
+
+def _put_a_quiet_bar_in(callback: Any) -> None:
+    """Gives the callback a disabled bar, which it closes itself at the end of the training, like its own."""
+    if callback.training_bar is not None:
+        callback.training_bar.leave = False
+        callback.training_bar.close()
+    callback.training_bar = tqdm(disable=True)
+    callback.current_step = 0
 
 
 def _is_bar(callback: object) -> bool:
