@@ -131,12 +131,10 @@ class _Governor:
         if moment.event == "train_end" and moment.step == self._boundary_step:
             return collect()  # the rest is still frozen: the epoch's end has just collected it
         # An evaluation, a checkpoint and the end of an epoch may follow the same step: the first of them is enough.
-        gap_steps = max(1, schedule.gap_steps)
+        is_due = self._started and moment.step - self._boundary_step >= max(1, schedule.gap_steps)
         if moment.event == "train_begin":
-            return NOTHING if self._started else self._at_boundary(moment, schedule)
-        if moment.event == "train_end" or (self._started and moment.step - self._boundary_step >= gap_steps):
-            return self._at_boundary(moment, schedule)
-        return NOTHING
+            is_due = not self._started
+        return self._at_boundary(moment, schedule) if is_due or moment.event == "train_end" else NOTHING
 
     def _between(self, moment: Moment, schedule: Schedule) -> Mapping[str, float]:
         self._budget.begins(moment.step)

@@ -77,7 +77,15 @@ class JsonArrayFile:
         if not stat.S_ISREG(status.st_mode):  # reading a pipe would wait for ever
             raise _NoArrayError("it is not a regular file")
         if (status.st_dev, status.st_ino, status.st_size) != self._left:  # another file, or another writer's element
-            self._find_end(file)
+            with open(file, "rb", closefd=False) as whole:
+                found = whole.read()
+            if not found.strip(b" \t\r\n\0"):  # created, but not filled before the machine crashed
+                found = b"["
+                os.pwrite(file, found, 0)
+            self._end, self._empty = _end_of_array(found)
+            if found[self._end :] != _TAIL:  # what stands after the last whole element is cut off
+                os.pwrite(file, _TAIL, self._end)
+                os.ftruncate(file, self._end + len(_TAIL))
         new = (b"\n" if self._empty else b",\n") + data + _TAIL
         if os.pwrite(file, new, self._end) < len(new):
             os.pwrite(file, _TAIL, self._end)
@@ -85,18 +93,6 @@ class JsonArrayFile:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self._end, self._empty = self._end + len(new) - len(_TAIL), False
         self._left = status.st_dev, status.st_ino, self._end + len(_TAIL)
-
-    def _find_end(self, file: int) -> None:
-        """The end of the last whole element; what stands after it is cut off."""
-        with open(file, "rb", closefd=False) as whole:
-            data = whole.read()
-        if not data.strip(b" \t\r\n\0"):  # created, but not filled before the machine crashed
-            data = b"["
-            os.pwrite(file, data, 0)
-        self._end, self._empty = _end_of_array(data)
-        if data[self._end :] != _TAIL:
-            os.pwrite(file, _TAIL, self._end)
-            os.ftruncate(file, self._end + len(_TAIL))
 
 
 def element(record: Mapping[str, object]) -> bytes:

@@ -196,17 +196,17 @@ class RingWriter:
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
         try:
-            self._check()
+            if identity(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
+                raise OSError(errno.EBADF, "somebody has closed the file")
             if not 0 <= now_s - self._looked_s < _LOOK_EVERY_S:
                 self._looked_s = now_s
                 self._look()
             _write(self._file, data, at)
         except ours(OSError) as error:
-            self._failed(error)
-
-    def _check(self) -> None:
-        if identity(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
-            raise OSError(errno.EBADF, "somebody has closed the file")
+            self.problem = f"not all was written: {error.strerror or error}"
+            # Else the server has gone: what stands there is all there will be
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                self.close()
 
     def _look(self) -> None:
         """Begin the file anew where somebody has truncated it or copied another over it."""
@@ -214,12 +214,6 @@ class RingWriter:
         if not whole or os.pread(self._file, HEAD.size, 0) != self._header[: HEAD.size]:
             os.ftruncate(self._file, 0)
             _fill(self._file, self._header)
-
-    def _failed(self, error: OSError) -> None:
-        self.problem = f"not all was written: {error.strerror or error}"
-        # Else the server has gone: what stands there is all there will be
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-            self.close()
 
 
 def _new_file(path: str, header: bytes) -> int:

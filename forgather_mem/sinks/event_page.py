@@ -109,8 +109,7 @@ class EventPage:
 
     def scalars(self, values: Mapping[str, float], step: int) -> None:
         """Write one record with one number per tag."""
-        out = self.ready() if values else None
-        if out is None:
+        if not values:
             return
         tags = tuple(values)
         record = self._records.get(tags)
@@ -118,7 +117,7 @@ class EventPage:
             if len(self._records) >= _MAX_RECORDS:
                 self._records.clear()
             record = self._records[tags] = ScalarRecord(tags, {})
-        out.add(record.payload(step, time.time(), values.values(), (1.0,) * len(tags)))
+        self.add(record.payload(step, time.time(), values.values(), (1.0,) * len(tags)))
 
     def text(self, tag: str, markdown: str, step: int) -> None:
         """Write Markdown for the Text tab."""

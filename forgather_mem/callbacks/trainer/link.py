@@ -100,7 +100,9 @@ class Link:
             run.trainer = self.trainer
             self.wrapped.fence = run.fence
             run.at_close(self.end)
-            _keep_plan(run, trainer)
+            known = sys.modules.get("forgather_mem.planning.result")
+            if known is not None and (plan := known.PLANS.get(trainer)) is not None:  # of `forgather_mem.plan`
+                run.facts.header = replace(run.facts.header, plan=plan.to_dict())
             users = [one for one in self.callbacks() if not is_our_class(type(one))]
             run.facts.settings.update(settings_of_trainer(trainer, users))
             if not self._inside:
@@ -265,14 +267,6 @@ def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> obje
     return call(*arguments, **keywords)
 
 
-def _keep_plan(run: Run, trainer: Any) -> None:
-    """What `forgather_mem.plan` has said of this trainer, for the report."""
-    known = sys.modules.get("forgather_mem.planning.result")
-    plan = known.PLANS.get(trainer) if known is not None else None
-    if plan is not None:
-        run.facts.header = replace(run.facts.header, plan=plan.to_dict())
-
-
 # ---- phases ----
 
 
@@ -283,7 +277,17 @@ def _wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
         wrapped.wrap(trainer, name, functools.partial(_in_phase, run, phase))
     handler = getattr(trainer, "callback_handler", None)
     if handler is None:
-        _wrap_forgathers(wrapped, trainer, run)
+        wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
+        manager = getattr(trainer, "checkpoint_manager", None)
+        wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
+        optimizer: Any = getattr(trainer, "optimizer", None)
+        if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
+
+            def tell(change: Callable[[str], object], *_: object) -> None:
+                run.fence.call("phases", change, "optimizer")
+
+            run.at_close(optimizer.register_step_pre_hook(functools.partial(tell, run.phases.enter)).remove)
+            run.at_close(optimizer.register_step_post_hook(functools.partial(tell, run.phases.leave)).remove)
         return
     accelerator = getattr(trainer, "accelerator", None)
     wrapped.wrap(accelerator, "backward", functools.partial(_in_phase, run, "backward"))
@@ -291,20 +295,6 @@ def _wrap_phases(wrapped: MethodPatches, trainer: object, run: Run) -> None:
     wrapped.wrap(engine, "step", functools.partial(_engine_steps, run))
     wrapped.wrap(handler, "on_pre_optimizer_step", functools.partial(_optimizer_begins, run))
     wrapped.wrap(handler, "on_optimizer_step", functools.partial(_optimizer_ends, run))
-
-
-def _wrap_forgathers(wrapped: MethodPatches, trainer: object, run: Run) -> None:
-    wrapped.wrap(trainer, "_dataloader_iter", functools.partial(_batches, run))
-    manager = getattr(trainer, "checkpoint_manager", None)
-    wrapped.wrap(manager, "save_checkpoint", functools.partial(_in_phase, run, "save"))
-    optimizer: Any = getattr(trainer, "optimizer", None)
-    if hasattr(optimizer, "register_step_pre_hook"):  # no event marks the start of its step
-
-        def tell(change: Callable[[str], object], *_: object) -> None:
-            run.fence.call("phases", change, "optimizer")
-
-        run.at_close(optimizer.register_step_pre_hook(functools.partial(tell, run.phases.enter)).remove)
-        run.at_close(optimizer.register_step_post_hook(functools.partial(tell, run.phases.leave)).remove)
 
 
 def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: Keywords) -> object:

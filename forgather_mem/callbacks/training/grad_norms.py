@@ -193,7 +193,11 @@ class GradientHealth:
     def _troubles(self, norms: Norms, max_norm: float | None) -> Iterator[tuple[str, str, str, int]]:
         broken = [layer for layer, norm in norms.layers.items() if not math.isfinite(norm)]
         if broken:
-            yield self._broken(norms, broken)
+            layer = broken[-1]  # the backward pass starts at the end
+            text = f"gradients are not finite in {layer}"
+            if len(broken) == len(norms.layers):
+                layer, text = "", "gradients are not finite in any layer: the loss or its gradient is not finite"
+            yield "not finite", layer, text, _IN_A_ROW if self._may_overflow else 1
             return
         largest = max(norms.layers, key=lambda layer: norms.layers[layer])
         highest = norms.layers[largest]
@@ -209,11 +213,3 @@ class GradientHealth:
         if max_norm and norms.total > self._exploding * max_norm:
             text = f"gradients explode: norm {norms.total:.3g} is clipped to {max_norm:g}; most of it is in {largest}"
             yield "clipped", largest, text, _IN_A_ROW
-
-    def _broken(self, norms: Norms, broken: list[str]) -> tuple[str, str, str, int]:
-        patience = _IN_A_ROW if self._may_overflow else 1
-        if len(broken) == len(norms.layers):
-            text = "gradients are not finite in any layer: the loss or its gradient is not finite"
-            return "not finite", "", text, patience
-        last = broken[-1]  # the backward pass starts at the end
-        return "not finite", last, f"gradients are not finite in {last}", patience

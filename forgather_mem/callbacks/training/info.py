@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 Facts = dict[str, str]
 # Arguments that nobody has set carry no information.
 _UNSET: tuple[object, ...] = (None, "", (), [], {})
+_PARTS = ("model", "optimizer", "lr_scheduler", "processing_class")
 
 
 class InfoCallback(RuleCallback):
@@ -49,18 +50,12 @@ class InfoCallback(RuleCallback):
         if moment.is_main:
             self.facts = training_facts(moment)
             if self._verbose:
-                self.facts |= _everything(moment)
+                given = {name: value for name, value in arguments(moment.args).items() if value not in _UNSET}
+                parts = {name: moment.objects.get(name) for name in _PARTS}
+                self.facts["arguments"] = {name: str(value) for name, value in given.items()}
+                self.facts["parts"] = {name: str(part) for name, part in parts.items() if part is not None}
             moment.run.print_line(_lines(self.facts))
         return NOTHING
-
-
-def _everything(moment: Moment) -> dict[str, Facts]:
-    set_ones = {name: value for name, value in arguments(moment.args).items() if value not in _UNSET}
-    parts = {name: moment.objects.get(name) for name in ("model", "optimizer", "lr_scheduler", "processing_class")}
-    return {
-        "arguments": {name: str(value) for name, value in set_ones.items()},
-        "parts": {name: str(part) for name, part in parts.items() if part is not None},
-    }
 
 
 def _lines(sections: Mapping[str, Facts]) -> str:

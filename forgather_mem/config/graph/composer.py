@@ -65,15 +65,6 @@ class Anchor(NamedTuple):
 _OPEN: Final = Anchor(_MISSING, 0, 0)  # of what has not ended yet
 
 
-def mergeable(value: Value, mark: Mark) -> list[Written]:
-    """The mappings that a merge key refers to, lowest precedence first."""
-    nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
-    found = [(node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None]
-    if len(found) < len(nodes):
-        raise TemplateNodeError(mark, "a merge key (<<) takes a mapping, or a list of mappings")
-    return found
-
-
 class Composer:
     """Takes events one by one; after the last one, `documents` has the graph.
 
@@ -232,7 +223,13 @@ class Composer:
 
     def _put(self, frame: OpenNode, key: object, value: Value) -> None:
         if key is _MERGE:
-            frame.merges += mergeable(value, frame.key_mark)
+            nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
+            found = [
+                (node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None
+            ]
+            if len(found) < len(nodes):
+                raise TemplateNodeError(frame.key_mark, "a merge key (<<) takes a mapping, or a list of mappings")
+            frame.merges += found  # lowest precedence first
             return
         if frame.is_root and isinstance(key, str) and key.startswith("."):
             self.definitions.append((key, value))
@@ -245,7 +242,14 @@ class Composer:
     def _mapping(self, frame: OpenNode) -> Node:
         entries, marks = frame.entries, frame.marks
         if frame.merges:
-            entries, marks = self._merged(frame)
+            entries, marks = {}, {}
+            for written, places in frame.merges:
+                texts = (len(value) >> 6 for value in written.values() if type(value) is str)
+                self._repeat(len(written) + sum(texts), frame.mark)
+                entries |= written
+                marks |= places
+            entries |= frame.entries
+            marks |= frame.marks
         node = mapping_node(frame.tag, frame.mark, entries, marks)
         self.redeclared += (Redeclared(key, mark, first, node) for key, mark, first in frame.repeats)
         if isinstance(node, DictNode) and node.form == "dlist":
@@ -262,18 +266,6 @@ class Composer:
             if near := did_you_mean(str(key), others, _MISSPELT):
                 raise TemplateNodeError(frame.marks[key], message, near)
             self.vain.append((frame.marks[key], message))
-
-    def _merged(self, frame: OpenNode) -> tuple[dict[object, Value], dict[object, Mark]]:
-        entries: dict[object, Value] = {}
-        marks: dict[object, Mark] = {}
-        for written, places in frame.merges:
-            texts = (len(value) >> 6 for value in written.values() if type(value) is str)
-            self._repeat(len(written) + sum(texts), frame.mark)
-            entries.update(written)
-            marks.update(places)
-        entries.update(frame.entries)
-        marks.update(frame.marks)
-        return entries, marks
 
     def _repeat(self, amount: int, mark: Mark) -> None:
         """Count what stands in several places, entries and pieces of text: whoever shows the graph writes all of it."""

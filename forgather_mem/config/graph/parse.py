@@ -40,7 +40,10 @@ def parse(rendered: Rendered, budgets: Limits = DEFAULT_LIMITS) -> Graph:
     """
     composer = Composer(rendered, budgets)
     try:
-        _check_directives(rendered.text)
+        # For each node libyaml goes through all directives, and a prefix that one gives is copied into each tag
+        if "%" in rendered.text and (found := _DIRECTIVE.search(rendered.text)):
+            mark = mark_at(rendered.text.count("\n", 0, found.end()) + 1, 1)
+            raise TemplateNodeError(mark, "no line of a template begins with %: directives of YAML are not part of it")
         _compose(rendered, composer, budgets.cpu_s(rendered.num_chars))
         root = composer.documents[0] if composer.documents else None
         graph = Graph(root, composer.definitions, composer.redeclared, composer.vain, rendered.place)
@@ -78,14 +81,6 @@ def _compose(rendered: Rendered, composer: Composer, limit_s: float) -> None:
     finally:
         loader.dispose()
         composer.handlers = {}  # bound to the composer: all it holds would wait for the garbage collector
-
-
-def _check_directives(text: str) -> None:
-    """Refuse `%TAG` and the like: for each node libyaml goes through all of them, and a prefix that one gives is copied
-    into each tag."""
-    if "%" in text and (found := _DIRECTIVE.search(text)):
-        mark = mark_at(text.count("\n", 0, found.end()) + 1, 1)
-        raise TemplateNodeError(mark, "no line of a template begins with %: directives of YAML are not part of it")
 
 
 def _refuse_repeated_names(graph: Graph, names: set[str]) -> None:

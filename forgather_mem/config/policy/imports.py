@@ -38,26 +38,21 @@ def import_module(name: str, *, anywhere: bool = True) -> ModuleType:
     Raises:
         NoSuchName: if this module does not exist. Exceptions of the module itself pass through.
     """
-    if not anywhere:
-        _check_installed(name.partition(".")[0])
+    root = name.partition(".")[0]
+    if not anywhere and root not in sys.modules:
+        spec = importlib.util.find_spec(root)
+        if spec is None:
+            raise NoSuchName(f"there is no installed package {root!r}")
+        here = os.path.realpath(os.getcwd())
+        places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
+        if any(os.path.realpath(os.path.dirname(place)) == here for place in places if place):
+            raise NoSuchName(f"{root!r} is found in the working folder, not as an installed package")
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and (name == error.name or name.startswith(error.name + ".")):
             raise NoSuchName(f"there is no module {error.name!r} to import") from error
         raise
-
-
-def _check_installed(root: str) -> None:
-    if root in sys.modules:
-        return
-    spec = importlib.util.find_spec(root)
-    if spec is None:
-        raise NoSuchName(f"there is no installed package {root!r}")
-    here = os.path.realpath(os.getcwd())
-    places = [*(spec.submodule_search_locations or ()), spec.origin or ""]
-    if any(os.path.realpath(os.path.dirname(place)) == here for place in places if place):
-        raise NoSuchName(f"{root!r} is found in the working folder, not as an installed package")
 
 
 def find_file(written: str, directory: str | None) -> Path:

@@ -208,10 +208,7 @@ class Policy:
             if opening.alias is None:
                 raise
             return imports.walk_qualname(imports.import_module(opening.alias.module), opening.alias)
-        return self._in_place(use, found, opening)
-
-    def _in_place(self, use: NameUse, found: Callable[..., object], opening: Opening) -> Callable[..., object]:
-        name, within = opening.name, opening.namespace
+        within = opening.namespace
         if self.is_unsafe or within is None or not (why := imports.out_of_place(found, name, within, opening.grant)):
             return found
         entry = str(name) if name.kind == "module" else ""

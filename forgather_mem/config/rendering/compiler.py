@@ -299,7 +299,11 @@ class Job:
         if load.used == "extended" and load.by is not None:
             self.extended.setdefault(load.by.file_name, {})[load.source] = None
             self.parents[load.by.key] = load.source
-            self._check_cycle(load.by)
+            names = [load.by.name]
+            for source in self.ancestors(load.by.key):
+                names.append(source.name)
+                if source.key == load.by.key:
+                    raise TemplateRuntimeError(f"a template extends itself: {' -> '.join(names)}")
 
     def chain(self, key: str) -> list[str]:
         """How a template was reached from the requested one."""
@@ -331,13 +335,6 @@ class Job:
         while parent := self.parents.get(key):
             yield parent
             key = parent.key
-
-    def _check_cycle(self, child: Source) -> None:
-        names = [child.name]
-        for source in self.ancestors(child.key):
-            names.append(source.name)
-            if source.key == child.key:
-                raise TemplateRuntimeError(f"a template extends itself: {' -> '.join(names)}")
 
 
 @dataclass(slots=True)
@@ -414,11 +411,8 @@ class Compiler(Sandbox):
     def compiled(self, source: Source) -> Compiled:
         """A template, compiled if it is new or has changed."""
         known = self._compiled.get(source.key)
-        if known is None or known.source is not source:
-            known = self._compiled[source.key] = self._compile_source(source)
-        return known
-
-    def _compile_source(self, source: Source) -> Compiled:
+        if known is not None and known.source is source:
+            return known
         self.job.compiling = source
         number = len(self.numbered) if self.origins else None
         text = source.jinja()
@@ -427,7 +421,7 @@ class Compiler(Sandbox):
         assert isinstance(tree, nodes.Template)
         tree.set_environment(self)
         template = Template.from_code(self, self.compile(tree, source.key), self.globals)
-        compiled = Compiled(source, template, instrument.outline)
+        compiled = self._compiled[source.key] = Compiled(source, template, instrument.outline)
         if self.origins:
             self.numbered.append(compiled)
         self.job.compiling = None

@@ -7,7 +7,7 @@ import re
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from jinja2 import TemplateSyntaxError
@@ -27,6 +27,7 @@ from forgather_mem.errors import TemplateError, did_you_mean, nearest, ours
 _MISSPELT = 0.8  # measured on Forgather's templates: leftovers are below 0.72, a changed or lost letter above 0.85
 
 
+@dataclass(eq=False)
 class Renderer:
     """Renders templates and caches their compiled form until a file changes. Thread-safe: renders run one at a time.
 
@@ -45,24 +46,18 @@ class Renderer:
         read: Told how many characters each template has.
     """
 
-    def __init__(
-        self,
-        searcher: Searcher,
-        budgets: Limits | None = None,
-        global_vars: Mapping[str, object] | None = None,
-        paste_values: bool = False,
-        is_own: Callable[[Path], bool] = lambda file: True,
-        marks: TaintTokens | None = None,
-        moment: datetime.datetime | None = None,
-        read: Callable[[int], None] = lambda num_chars: None,
-    ) -> None:
-        self._budgets = budgets or DEFAULT_LIMITS
-        self._sources = Sources(searcher, self._budgets, is_own)
-        self._marks = marks or TaintTokens()
-        self._global_vars = global_vars or {}
-        self._compiler = Compiler(self._marks, paste_values=paste_values)
-        self._moment = moment
-        self._read = read
+    searcher: Searcher
+    budgets: Limits = DEFAULT_LIMITS
+    global_vars: Mapping[str, object] = field(default_factory=dict)
+    paste_values: bool = False
+    is_own: Callable[[Path], bool] = lambda file: True
+    marks: TaintTokens = field(default_factory=TaintTokens)
+    moment: datetime.datetime | None = None
+    read: Callable[[int], None] = lambda num_chars: None
+
+    def __post_init__(self) -> None:
+        self._sources = Sources(self.searcher, self.budgets, self.is_own)
+        self._compiler = Compiler(self.marks, paste_values=self.paste_values)
         self._lock = threading.RLock()
 
     def render(self, name: str, variables: Mapping[str, object] | None = None) -> Rendered:
@@ -76,7 +71,7 @@ class Renderer:
             TemplateError: if anything is wrong with it.
         """
         if (source := self._sources.load(name)) is None:
-            raise self._sources.searcher.not_found(name)
+            raise self.searcher.not_found(name)
         return self._render(source, variables or {})
 
     def render_string(self, text: str, variables: Mapping[str, object] | None = None) -> Rendered:
@@ -89,9 +84,9 @@ class Renderer:
 
     def _render(self, source: Source, variables: Mapping[str, object]) -> Rendered:
         with self._lock:
-            self._marks.reset()
+            self.marks.reset()
             wrapped = self._wrapped(variables)
-            job = Job(self._sources, self._budgets, self._moment or datetime.datetime.now(datetime.UTC), self._read)
+            job = Job(self._sources, self.budgets, self.moment or datetime.datetime.now(datetime.UTC), self.read)
             try:
                 text, values = self._run(self._compiler, job, source, wrapped)
                 unknown: tuple[TemplateError, ...] = _unknown_blocks(self._compiler) if job.parents else ()
@@ -120,7 +115,7 @@ class Renderer:
     ) -> tuple[str, dict[str, str]]:
         """Render: the text, and the values in it."""
         compiler.begin(job, wrapped)
-        compiler.globals.update(self._wrapped(self._global_vars))
+        compiler.globals.update(self._wrapped(self.global_vars))
         try:
             job.use(Load(source))
             template = compiler.compiled(source).template
@@ -129,10 +124,10 @@ class Renderer:
                 raise LimitPassed(f"the rendered text has more than {job.budgets.rendered_bytes:,} characters")
             if text.count("\n") > job.budgets.nodes:
                 raise LimitPassed(f"the rendered text has more than {job.budgets.nodes:,} lines")
-            text = self._marks.in_tags(text)
+            text = self.marks.in_tags(text)
             if not text.isascii():
                 text.encode()  # Jinja strings can hold lone surrogates, YAML can't
-            return text, self._marks.used(ORIGIN.sub("", text) if compiler.origins else text)
+            return text, self.marks.used(ORIGIN.sub("", text) if compiler.origins else text)
         except (TemplateError, StrangersTemplate):
             raise
         except ours(Exception) as error:
@@ -144,11 +139,11 @@ class Renderer:
         """The source map; None for a text that is too long for one."""
         if len(text) > MAP_LIMITS.text:
             return None
-        budgets = replace(self._budgets, rendered_bytes=8 * MAP_LIMITS.text)
+        budgets = replace(self.budgets, rendered_bytes=8 * MAP_LIMITS.text)
         again = Job(self._sources, budgets, job.moment)
         with self._lock:
-            self._marks.reset()
-            compiler = Compiler(self._marks, paste_values=self._compiler.paste_values, origins=True)
+            self.marks.reset()
+            compiler = Compiler(self.marks, paste_values=self.paste_values, origins=True)
             try:
                 marked = self._run(compiler, again, source, self._wrapped(untaint(wrapped)))
             except TemplateError:
@@ -157,7 +152,7 @@ class Renderer:
         return source_map(text, values, *marked, found)
 
     def _wrapped(self, variables: Mapping[str, object]) -> dict[str, object]:
-        return dict(variables) if self._compiler.paste_values else wrap(variables, self._marks.mark, self._budgets)
+        return dict(variables) if self.paste_values else wrap(variables, self.marks.mark, self.budgets)
 
 
 def _unread(source: Source, outline: Outline, mentioned: frozenset[str]) -> Iterator[TemplateError]:

@@ -201,11 +201,9 @@ def _walk(folder: Path) -> Iterator[str]:
 
 
 def _first_comment(head: bytes) -> str:
-    for line in head.decode("utf-8", "replace").splitlines():
-        text = line.strip().lstrip("#").strip(" -=#")
-        if line.lstrip().startswith("#") and text:
-            return text
-    return ""
+    lines = head.decode("utf-8", "replace").splitlines()
+    comments = (line.strip(" -=#") for line in map(str.strip, lines) if line.startswith("#"))
+    return next(filter(None, comments), "")
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

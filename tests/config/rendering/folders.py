@@ -4,7 +4,7 @@ import pytest
 import yaml
 from hypothesis import strategies as st
 
-from forgather_mem.config.limits import Limits
+from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
 from forgather_mem.config.rendering.render import Renderer
 from forgather_mem.config.source.search import Searcher
 from forgather_mem.errors import TemplateError
@@ -40,7 +40,7 @@ def text(template, **variables):
     return Renderer(Searcher(())).render_string(template, variables).shown
 
 
-def error(template, budgets=None, **variables):
+def error(template, budgets=DEFAULT_LIMITS, **variables):
     with pytest.raises(TemplateError) as caught:
         Renderer(Searcher(()), budgets).render_string(template, variables)
     return caught.value

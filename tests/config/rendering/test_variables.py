@@ -78,7 +78,7 @@ def test_anything_else_is_refused_by_name(value):
 def test_global_variables_are_data_too_and_reach_imported_templates(tmp_path):
     assert parsed("a: {{ project }}") == {"a": "a: &b !c"}
     (tmp_path / "m.yaml").write_text("-- macro show()\n== project\n-- endmacro\n")
-    renderer = Renderer(Searcher(tmp_path), None, {"project": "p: q"})
+    renderer = Renderer(Searcher(tmp_path), global_vars={"project": "p: q"})
     for _ in range(2):
         rendered = renderer.render_string("-- from 'm.yaml' import show\na: {{ show()|trim }}")
         assert rendered.shown == "a: p: q"
