@@ -308,8 +308,8 @@ class _Census:
 
     def _unheard_passes(self) -> list[int]:
         """Where passes began that nobody has heard: with each loss that a container keeps one was over."""
-        losses = [(at, one) for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.numel() == 1]
-        ends = [one.grad_fn for at, one in losses if one.grad_fn is not None and self._owner(at) != at]
+        graphs = [(at, one) for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.grad_fn is not None]
+        ends = [one.grad_fn for at, one in graphs if one.numel() == 1 and self._owner(at) != at]
         return [0, *sorted((number_of(operation) or 0) + 1 for operation in ends)]
 
     def _count_graphs(self, untrained: Mapping[int, str], trained: set[int]) -> None:

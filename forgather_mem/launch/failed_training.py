@@ -139,7 +139,7 @@ def _of_error(report: RunReport, oom: OomReport, until_s: float) -> FailedTraini
         needless=needless,
         keeps_graphs=keeps_graphs,
         grown=grown,
-        cure=next((one.text for one in report.advice if one.in_script.get(DETACHED, "") == grown[0]), ""),
+        cure=next((one.text for one in report.advice if one.in_script.get(DETACHED) == grown[0]), ""),
     )
 
 
@@ -215,11 +215,12 @@ def may_help_after(report: RunReport) -> list[Change]:
 def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
-    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     told.setdefault("dataloader_num_workers", str(report.killed.num_workers or 0))
+    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
-    case.in_use = {**_measured(report, report.killed), **_of_others(report.killed, others_bytes_of(report.killed))}
+    others = others_bytes_of(report.killed)
+    case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
     case.functions = PREDICTS if report.killed.has_trained else ()
     if case.phase == "generate":
         sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}

@@ -8,9 +8,11 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from forgather_mem.errors import missing
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Bound, Note
 
@@ -262,11 +264,13 @@ def _sizes_of(row: object) -> Sizes:
 
 def _values_of(part: object) -> int:
     """How many of its whole numbers are no padding: that is the lowest one if it is negative, else 0."""
-    if not _is_list(part) or (isinstance(part, Sequence) and not all(isinstance(one, int) for one in part)):
-        return 0
-    numbers = torch.as_tensor(part)
-    is_whole = numbers.numel() > 0 and not (numbers.is_floating_point() or numbers.is_complex())
-    return int((numbers != numbers.min().clamp(max=0)).sum()) if is_whole else 0
+    with missing(TypeError, ValueError, RuntimeError):  # a tensor that is no array, or numbers and something else
+        if isinstance(part, list | tuple):
+            return len(part) - part.count(min(0, *part)) if part and type(part[0]) is int else 0
+        numbers = np.asarray(part if _is_list(part) else 0.0)
+        if numbers.dtype.kind in "iu" and numbers.size:
+            return int(np.count_nonzero(numbers != min(0, numbers.min())))
+    return 0
 
 
 def _is_list(part: object) -> bool:

@@ -87,7 +87,8 @@ class StandIns:
         """The innermost line that is no machinery of torch's, and its text."""
         self.asked += 1
         callers = with_callers(sys._getframe(1))
-        frame = next(one for one in callers if not one.f_code.co_filename.startswith(_MACHINERY))
+        own = (one for one in callers if not one.f_code.co_filename.startswith(_MACHINERY))
+        frame = next(own, sys._getframe(1))  # a thread of torch's has none
         path = frame.f_code.co_filename
         return line_name(path, frame.f_lineno), linecache.getline(path, frame.f_lineno)
 
