@@ -99,6 +99,7 @@ def test_what_is_kept_and_has_grown_is_planned_less_of_and_nothing_else_since_it
     steady = replace(host, allocated_end_bytes=300 * MIB)
     assert isinstance(told(report_of(late, host=steady)), FailedTraining)
     del in_use["not looked into"]
+    assert told(report_of(out_of_memory(), advice=(Change(text="less", in_script={"`x`": 1}),))).cure == ""
     assert answer(300) == answer(600, "Soup.other") == ("", 0, 0), "it was there when the training began"
     assert isinstance(told(report_of(out_of_memory(), leak=LEAK, steps=1)), FailedTraining), "less than what is wanted"
 

@@ -1,5 +1,6 @@
 """Batches of other sizes, and of the longest rows."""
 
+import numpy as np
 import torch
 from transformers import BatchEncoding
 
@@ -91,3 +92,12 @@ def test_a_batch_of_another_size_has_its_rows_again() -> None:
     collate = collating(padded, PlannedShape(rows=3, length=2), told.append)
     assert collate([[1, 2, 3], [1]])["attention_mask"].tolist() == [[1, 1], [1, 0], [1, 1]]
     assert told == [PlannedShape(3, 2)]
+
+
+def test_values_are_whole_numbers_that_are_no_padding_and_texts_are_none() -> None:
+    rows: list[object] = [
+        {"labels": [-100, -100, 5]}, {"labels": torch.tensor([-100, 3, 5])}, {"labels": np.array([0, 0, 7])},
+        {"text": "", "image": b"abc", "names": np.array(["a", "b"]), "mixed": [1, None], "empty": [], "large": [2**70]},
+        {"x": torch.ones(3), "nested": [[1], [2, 3]], "kept": torch.ones(2, requires_grad=True)},
+    ]  # fmt: skip
+    assert [row.get("", 0) for row in sizes_of(rows).values()] == [1, 2, 1, 1, 0]
