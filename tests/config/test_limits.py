@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -27,8 +28,9 @@ def test_the_table_of_the_document_is_that_of_the_code():
     ("text", "lines"),
     [
         ("a: 1\nb: [" + "1, " * 2_000 + "]", {1}),
-        # The loop may be through before the process's timer has its first tick, and then reading the YAML is stopped
-        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", {1, 2, 3}),
+        # The process's timer may have its first tick before the first line, or after the last: then reading the YAML is
+        # stopped
+        ("a: 1\n-- for i in range(2000)\nb{{ i }}: 1\n-- endfor", {None, 1, 2, 3}),
     ],
     ids=["events", "render"],
 )
@@ -71,3 +73,27 @@ def test_the_clock_stops_a_construction_where_it_is():
     with pytest.raises(TemplateError, match="s of CPU time") as refused:
         config.construct("b")
     assert refused.value.line == 2
+
+
+UP_BEFORE_ITS_FIRST_LINE = """
+import datetime
+from forgather_mem.config.limits import Limits
+from forgather_mem.config.rendering.child import limited
+from forgather_mem.config.rendering.stranger import Request
+
+class Slow(tuple):
+    def __iter__(self):
+        while True:
+            pass
+
+print(limited(Request(
+    name="<string>", text="a: 1", folders=Slow(["."]), budgets=Limits(render_cpu_s=0.01),
+    global_vars={}, variables={}, secret="s", moment=datetime.datetime.now(),
+)))
+"""
+
+
+def test_the_clock_of_a_strangers_process_may_be_up_before_its_first_line():
+    done = subprocess.run([sys.executable, "-c", UP_BEFORE_ITS_FIRST_LINE], capture_output=True, text=True)
+    said = {"error": {"message": "this template takes more than 0.01 s of CPU time", "template": "<string>"}}
+    assert done.stdout == f"{said}\n", done.stderr

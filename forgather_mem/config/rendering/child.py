@@ -43,11 +43,11 @@ def respond() -> None:
 def limited(request: Request) -> dict[str, object]:
     """The answer to a request, an error of it included, under limits that this process keeps."""
     try:
-        cpu = _ProcessClock(request.budgets.render_cpu_s)
-        _limit_memory(request.budgets.render_bytes)
-    except (OSError, ValueError) as error:
-        return {"refused": f"its limits can't be set ({error})"}
-    try:
+        try:
+            cpu = _ProcessClock(request.budgets.render_cpu_s)
+            _limit_memory(request.budgets.render_bytes)
+        except (OSError, ValueError) as error:
+            return {"refused": f"its limits can't be set ({error})"}
         try:
             return answer(request, cpu)
         finally:  # in the outer one, since the time may be up at this moment
@@ -55,6 +55,8 @@ def limited(request: Request) -> dict[str, object]:
                 signal.setitimer(timer, 0)
     except TemplateError as error:
         return {"error": error.__dict__}
+    except LimitPassed as error:  # before its first line, or behind its last
+        return {"error": {"message": str(error), "template": request.name}}
     except (MemoryError, RecursionError) as error:
         kind = "memory" if isinstance(error, MemoryError) else "depth"
         return {"error": {"message": f"rendering this template takes too much {kind}", "template": request.name}}
