@@ -64,6 +64,5 @@ def _copied(tensor: torch.Tensor, memo: dict[int, torch.Tensor]) -> torch.Tensor
         else:
             memo[id(tensor)] = _tensor_in(*copy.deepcopy(_reduced(tensor)[1], memo))  # type: ignore[arg-type]
             memo[id(tensor)].grad = copy.deepcopy(tensor.grad, memo)
-        at = calling_place() or ("", 0)
-        mode.log.copied(tensor, memo[id(tensor)], line_name(*at))
+        mode.log.copied(tensor, memo[id(tensor)], line_name(*(calling_place() or ("", 0))))
     return memo[id(tensor)]

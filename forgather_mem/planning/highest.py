@@ -84,8 +84,6 @@ def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:
 def _dependence(depends: dict[str, int], peak: int, answers: StandIns) -> list[Note]:
     depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
     low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
-    if low == high:
-        return []
     lines = [*dict.fromkeys(one for line in depends for one in answers.lines().get(line, [line]))]
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
-    return [Note(told, "at most")]
+    return [Note(told, "at most")] if low != high else []

@@ -187,8 +187,7 @@ def let_tensors_answer(answers: Mapping[str, Callable[..., object]], notes: list
 
 def write_no_weights(notes: list[str]) -> None:
     """Let safetensors write nothing, and storages without values have an address each: else all weights are tied."""
-    address = "torch:UntypedStorage.data_ptr"
-    surround(address, lambda of, one: one._cdata if one.device.type == "meta" else of(one), notes)
+    surround("torch:UntypedStorage.data_ptr", lambda of, it: it._cdata if it.device.type == "meta" else of(it), notes)
     # A tensor's own stays 0: nobody is to read there
     surround("safetensors.torch:_is_complete", lambda _, one: one.nbytes == one.untyped_storage().nbytes(), notes)
     surround("safetensors.torch:serialize_file", lambda *_, **__: None, notes)

@@ -184,9 +184,7 @@ class _Generation:
     def leave_out(self, keywords: dict[str, Any]) -> None:
         """After the prompt: go on where only the last tokens are left, if the cache is one that can be made longer."""
         more = self.tokens - _STEPS
-        if self.steps > 1 or more <= 0:
-            return
-        if not _is_lengthened(keywords.get("past_key_values"), more):
+        if self.steps > 1 or more <= 0 or not _is_lengthened(keywords.get("past_key_values"), more):
             return
         self.tokens -= more
         of = "decoder_" if keywords.get("encoder_outputs") is not None else ""

@@ -17,7 +17,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakKeyDictionary, WeakSet, finalize
 
 import torch
 from torch import nn
@@ -68,6 +68,8 @@ class Ahead:
         self._loop, self._log, self._models = loop, loop.log, models
         # What a call has made
         self._known = WeakKeyDictionary[nn.Module, dict[Hashable, _Result]]()
+        # By which modules are known; of one kind those by which some were that are gone
+        self._keys, self._gone = WeakKeyDictionary[nn.Module, object](), defaultdict[Hashable, list[object]](list)
         # Of each kind of call the largest inputs, of which none has more of all, and the most that was alive
         self._largest, self._most = defaultdict[Hashable, list[tuple[int, ...]]](list), Counter[Hashable]()
         self._news: dict[Hashable, int] = {}  # of what is new, the step
@@ -76,10 +78,9 @@ class Ahead:
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         # It may have begun in a step
         self.is_stepping = any(isinstance(one.f_locals.get("self"), Optimizer) for one in with_callers(sys._getframe()))
-        self._is_called, self.has_looked = False, False
-        self.skips, self.repeats, self.has_all, self.steps = False, False, False, 0
-        self._todo, self._planned_to, self._teller = list[int](), -1, 0
-        self._most_bytes = self._until = 0
+        self._is_called = self.has_looked = self.skips = self.repeats = self.has_all = False
+        self.steps = self._teller = self._most_bytes = self._until = 0
+        self._todo, self._planned_to = list[int](), -1
         surround("torch.nn:Module.__call__", self._called, loop.notes)
         around_passes(self._passed, loop.notes)
         self._saved: dict[str, _Result] = {}  # by file
@@ -150,22 +151,23 @@ class Ahead:
     def _met(self, call: Call, module: nn.Module, args: Sequence[object], keywords: Mapping[str, object]) -> object:
         given = tree_leaves((args, keywords))
         trained = sum(one.requires_grad for one in module.parameters())
-        state = torch.is_grad_enabled(), module.training, torch.is_autocast_enabled("cpu"), trained
+        autocasts = torch.is_autocast_enabled("cpu")
+        state = self._key_of(module), torch.is_grad_enabled(), module.training, autocasts, trained
         kind = state, *((one.dtype, one.requires_grad) if isinstance(one, torch.Tensor) else type(one) for one in given)
         # Fewer rows that are longer may take more, as in attention: bytes, and those as often as a row is long
         each = [(0, 0), *((one.nbytes, one.nbytes * max(one.shape[1:], default=1)) for one in tensors_among(given))]
-        size, largest = tuple(map(sum, zip(*each, strict=True))), self._largest[id(module), kind]
+        size, largest = tuple(map(sum, zip(*each, strict=True))), self._largest[kind]
         if not any(one[0] >= size[0] and one[1] >= size[1] for one in largest):
             for less in [one for one in largest if one[0] <= size[0] and one[1] <= size[1]]:
                 largest.remove(less)
-                self._news.pop((id(module), kind, less), None)
+                self._news.pop((kind, less), None)
             largest.append(size)
-            self._news[id(module), kind, size] = self.steps
+            self._news[kind, size] = self.steps
         # A thousandth more is new, not the few numbers that a script keeps of each step: a guess
         alive_bytes = self._log.alive_bytes
-        if 1000 * (alive_bytes - self._most[id(module), kind]) > alive_bytes:
-            self._most[id(module), kind] = alive_bytes
-            self._news[id(module), kind] = self.steps
+        if 1000 * (alive_bytes - self._most[kind]) > alive_bytes:
+            self._most[kind] = alive_bytes
+            self._news[kind] = self.steps
         if not all(isinstance(one, _PLAIN) for one in given):
             return call(module, *args, **keywords)
         key = kind, *(one.shape if isinstance(one, torch.Tensor) else one for one in given)
@@ -175,12 +177,20 @@ class Ahead:
         if key in known and (self.skips or repeats):
             self._spend()
             return known[key].again(self._remade(module, given, known[key].tensors))
-        numbers = _numbers_in(module)
+        settings = _settings_of(module)
         result = call(module, *args, **keywords)
-        if key not in known and numbers == _numbers_in(module):  # one that counts may do something else another time
+        if key not in known and settings == _settings_of(module):  # one that counts may do something else another time
             with suppress(Exception):  # it is of a kind that can't be made again
                 known[key] = _Result(result, lambda one: isinstance(one, torch.Tensor | nn.Module))
         return result
+
+    def _key_of(self, module: nn.Module) -> object:
+        """By which it is known: one that is made anew at each step, as a loss, is the one before it, which is gone."""
+        if module not in self._keys:
+            gone = self._gone[(*map(type, module.modules()), *_settings_of(module))]
+            self._keys[module] = key = gone.pop() if gone else object()
+            finalize(module, gone.append, key)
+        return self._keys[module]
 
     def _remade(self, module: nn.Module, given: Iterable[object], kept: Sequence[object]) -> list[object]:
         made: list[object] = [self._made(one) if isinstance(one, torch.Tensor) else one for one in kept]
@@ -327,8 +337,8 @@ class Ahead:
             self._loop.again()
 
 
-def _numbers_in(module: nn.Module) -> list[float]:
-    return [one for part in module.modules() for one in vars(part).values() if isinstance(one, int | float)]
+def _settings_of(module: nn.Module) -> list[object]:
+    return [one for part in module.modules() for one in vars(part).values() if isinstance(one, int | float | str)]
 
 
 class _NotMade(torch.autograd.Function):

@@ -174,12 +174,11 @@ class Loop:
         self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
-        self.all_rows = 0
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
-        self.skipped, self.is_certain, self.looks_ahead, self.tells_ends = 0, True, False, False
-        self.each, self._most_operations = 1, 0
+        self.skipped, self.each, self.is_certain, self._is_new = 0, 1, True, True
+        self.looks_ahead = self.tells_ends = self._is_enough = self._closes = self._is_same = False
+        self.all_rows = self._most_operations = 0
         self._idle = self._calls = self.num_passes = self._made_passes = self._leaving = 0
-        self._is_new, self._is_enough, self._closes, self._is_same = True, False, False, False
 
     def find(self, alive: AliveThings, is_late: bool) -> None:
         """Find the models that are trained, their optimizers and the loaders, and take their values."""
