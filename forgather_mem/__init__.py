@@ -15,3 +15,9 @@ def load_ipython_extension(shell):  # `%load_ext forgather_mem` is what is tried
     from forgather_mem.notebook import load_ipython_extension as load
 
     load(shell)
+
+
+def unload_ipython_extension(shell):
+    from forgather_mem.notebook import unload_ipython_extension as unload
+
+    unload(shell)

@@ -136,7 +136,7 @@ def write_chosen_file(path: str | os.PathLike[str], content: bytes) -> None:
         OSError: when it can't be written.
     """
     real = os.path.realpath(path)
-    if os.path.isfile(real) or not os.path.exists(real):
+    if os.path.isfile(real) or not os.path.exists(path):
         try:
             return replace_file(real, content)
         except ours(OSError) as error:

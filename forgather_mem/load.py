@@ -220,6 +220,7 @@ class WatchedLoop:
         self._quiet = quiet
         self._num_runs = RUNS.num_given
         self.latest: RunSummary | None = None  # of a training that has begun since
+        self._given: Report | None = None  # to who asked when the loop was over
         RUNS.followers.add(self)
         self.callbacks = tuple(callbacks)
         loop.on_close = self._show
@@ -236,6 +237,7 @@ class WatchedLoop:
         report = self._known()
         if report is None:
             raise RuntimeError("there is no report yet: this watch() has seen no step")
+        self._given = report if self._loop.is_over else None
         return report
 
     def close(self, error: BaseException | None = None) -> None:
@@ -276,11 +278,18 @@ class WatchedLoop:
         return own if own is not None or self.latest is None else Report.of(self.latest)
 
     def _show(self) -> None:
-        from forgather_mem.sinks.console import print_line
+        """Print the report; in a notebook at the end of the cell, unless that has shown it."""
+        from forgather_mem.sinks.console import at_end_of_cell, print_line
 
         report = None if self._quiet else self._known()
+        text = str(report)
+
+        def tell() -> None:
+            if self._given is None or not self._given.is_shown:
+                print_line(text, stream_for_people())
+
         if report is not None:
-            print_line(str(report), stream_for_people())
+            at_end_of_cell(tell)
 
 
 class Attached:

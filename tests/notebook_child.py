@@ -1,7 +1,7 @@
 """A real IPython shell in a process of its own: `python notebook_child.py CELLS`.
 
-CELLS is a JSON list of cells. Prints a JSON list of what each cell printed to stdout. (A shell replaces `__main__`
-and the display hook of its process, which a test run would feel.)
+CELLS is a JSON list of cells. Prints a JSON list of what each cell printed to stdout and stderr. (A shell
+replaces `__main__` and the display hook of its process, which a test run would feel.)
 """
 
 import contextlib
@@ -21,7 +21,7 @@ def run(cells: list[str]) -> list[str]:
     printed = []
     for cell in cells:
         out = io.StringIO()
-        with contextlib.redirect_stdout(out):
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             shell.run_cell(cell, store_history=True)
         printed.append(out.getvalue())
     return printed

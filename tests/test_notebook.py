@@ -60,7 +60,12 @@ CELLS = {
     "names = [*named(rows), *named(Keeps.kept)]\n"
     "print([line_name(*line) for name in names for line in adding_lines(name, True)])",
     "help": "print(get_ipython().magics_manager.magics['cell']['forgather_mem'].__doc__)",
-    "unload": "%unload_ext forgather_mem.notebook",
+    "train": "import torch; net = torch.nn.Linear(8, 8); sgd = torch.optim.SGD(net.parameters())\n"
+    "def train():\n    with forgather_mem.watch() as watching:\n        for _ in range(3):\n"
+    "            net(torch.ones(1, 8)).sum().backward(); sgd.step()\n    return watching\n",
+    "unasked": "_ = train(); 1",
+    "asked": "train().report()",
+    "unload": "%unload_ext forgather_mem",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
 
@@ -133,6 +138,10 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
     define, runs = (list(CELLS).index(name) + 1 for name in ("define", "lines"))
     first, own, second = eval(printed["lines"].splitlines()[0])
     assert (first, own, second) == (f"In[{define}], line 3", f"In[{runs}], line 5", f"In[{define}], line 6")
+
+
+def test_a_cell_has_the_report_once(printed: dict[str, str]) -> None:
+    assert [printed[name].count("== forgather-mem ==") for name in ("train", "unasked", "asked")] == [0, 1, 1]
 
 
 @pytest.mark.parametrize(

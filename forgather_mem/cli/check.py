@@ -77,7 +77,7 @@ def found_problems(
             callbacks_of(config, target, None)  # raises: it says what may have been meant
     except TemplateError as error:
         return [Problem(kind="template", error=error)], ""
-    return problems_of(config, variables, target or CALLBACKS), results(config)
+    return problems_of(config, variables, target or CALLBACKS), results(config, target or CALLBACKS)
 
 
 def _as_json(problem: Problem) -> dict[str, object]:

@@ -21,10 +21,15 @@ if TYPE_CHECKING:
 
 
 def write_page(runs: Sequence[dict[str, object]], file: Path) -> None:
-    """Write a page of these runs, see `page.html`, and say where it is."""
-    from forgather_mem.page.html import page_html
+    """Write a page of these runs, see `page.html`, and say where it is. Only a page is written over."""
+    from forgather_mem.page.html import BEGIN, page_html
 
     try:
+        if file.is_file():
+            with file.open("rb") as there:
+                if there.read(len(BEGIN)) not in (b"", BEGIN.encode()):
+                    hint = "give --html another file, or delete this one"
+                    raise ForgatherMemError(f"{str(file)!r} is there, and is no page that was written here\n  {hint}")
         write_chosen_file(file, page_html(runs).encode())
     except OSError as error:
         hint = "give --html a file in a folder that exists"

@@ -232,10 +232,11 @@ def _may_be_callbacks(name: str, items: Sequence[object]) -> bool:
     return len(called) == len(items) > 0 and "callback" in " ".join((name, *called)).lower()
 
 
-def results(config: Config) -> str:
+def results(config: Config, target: str = CALLBACKS) -> str:
     """What comes of a template, in a few words: its callbacks, else its targets."""
-    names = [CALLBACKS] if CALLBACKS in config.targets else config.targets
-    return "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items]) or "no targets"
+    names = [target] if target in config.targets else config.targets
+    told = "; ".join(f"{name} = {built_of(config.graph.target(name))}" for name in names[: SHOWN.items]) or "no targets"
+    return told if target in names else f"{told}; no {CALLBACKS}, which load_callbacks() builds"
 
 
 def _redeclared(config: Config) -> Iterator[Problem]:

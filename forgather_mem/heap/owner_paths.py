@@ -5,21 +5,10 @@ from __future__ import annotations
 import itertools
 import re
 import sys
+import types
 from collections import deque
 from collections.abc import Iterable, Sequence
 from queue import SimpleQueue
-from types import (
-    AsyncGeneratorType,
-    BuiltinMethodType,
-    CellType,
-    CodeType,
-    CoroutineType,
-    FrameType,
-    FunctionType,
-    GeneratorType,
-    MemberDescriptorType,
-    TracebackType,
-)
 
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.source.frame_variables import frame_variables
@@ -33,7 +22,7 @@ _LOCAL = re.compile(r"local '(.+?)' of (?:.*\.)?(\S+) \(.*?\)(.*)", re.S)
 _ASKED_FOR = ("__self__", "args", "__cause__", "__context__", "__traceback__")
 _TENSOR_PARTS = ("_backward_hooks", "_post_accumulate_grad_hooks", "grad", "_base")
 # What is suspended, and which attribute has its frame
-FRAMES = {GeneratorType: "gi_frame", CoroutineType: "cr_frame", AsyncGeneratorType: "ag_frame"}
+FRAMES = {types.GeneratorType: "gi_frame", types.CoroutineType: "cr_frame", types.AsyncGeneratorType: "ag_frame"}
 
 
 def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) -> str:
@@ -58,7 +47,7 @@ def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) 
     return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
 
 
-def suspended_frame(holder: object) -> FrameType | None:
+def suspended_frame(holder: object) -> types.FrameType | None:
     """The frame of a generator or a coroutine, with its variables; None for anything else, and once it is over."""
     return getattr(holder, FRAMES.get(type(holder), ""), None)
 
@@ -79,7 +68,7 @@ def has_attributes(thing: object) -> bool:
     return attributes_of(thing) is not None and type(thing).__module__ != "builtins"
 
 
-def cell_contents(cell: CellType, empty: object = None) -> object:
+def cell_contents(cell: types.CellType, empty: object = None) -> object:
     """What an enclosing function's variable holds; `empty` for one that has no value yet."""
     try:
         return cell.cell_contents
@@ -91,7 +80,7 @@ def holder_path(nodes: Sequence[object]) -> str | None:
     """The path from the last of these objects that people know: an instance, a class, a function with variables."""
     for number in range(len(nodes) - 2, -1, -1):
         holder = nodes[number]
-        if type(holder) is FunctionType and (name := variable_of(holder, nodes[number + 1])):
+        if type(holder) is types.FunctionType and (name := variable_of(holder, nodes[number + 1])):
             return f"variable {name!r} of {holder.__qualname__}{write_path(nodes[number + 1 :])}"
         if isinstance(holder, type):
             name = write_path(nodes[number:])
@@ -101,13 +90,13 @@ def holder_path(nodes: Sequence[object]) -> str | None:
     return None
 
 
-def variable_of(function: FunctionType, held: object) -> str | None:
+def variable_of(function: types.FunctionType, held: object) -> str | None:
     """The name of `held` inside a function, if it is a variable of the enclosing function."""
     names = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
     return next((name for name, cell in names if cell_contents(cell) is held), None)
 
 
-def frame_name(frame: FrameType) -> str:
+def frame_name(frame: types.FrameType) -> str:
     """A function and its file: where it happens to be says nothing about its variables.
 
     >>> import sys
@@ -125,11 +114,11 @@ def _step(before: object, holder: object, held: object, *, names: bool) -> str:
         return _index_step(before, holder, held)  # type: ignore[arg-type]
     if issubclass(kind, set | frozenset):
         return "{...}"
-    if kind is FrameType:
+    if kind is types.FrameType:
         return _local_step(holder, held)  # type: ignore[arg-type]
-    if kind in (TracebackType, CellType, SimpleQueue):
+    if kind in (types.TracebackType, types.CellType, SimpleQueue):
         return ""
-    if kind is FunctionType:
+    if kind is types.FunctionType:
         defaults = held is holder.__kwdefaults__  # type: ignore[attr-defined]
         return f", default arguments of {_function(holder.__code__)} " * defaults  # type: ignore[attr-defined]
     if kind is LRU_CACHE:
@@ -150,9 +139,9 @@ def _dict_step(before: object, holder: dict[object, object], held: object, *, na
 def _index_step(before: object, holder: Iterable[object], held: object) -> str:
     for index, item in enumerate(holder):
         if item is held:
-            if type(before) is FunctionType and before.__closure__ is holder:
+            if type(before) is types.FunctionType and before.__closure__ is holder:
                 return f", variable {before.__code__.co_freevars[index]!r} of {_function(before.__code__)}"
-            if type(before) is FunctionType and before.__defaults__ is holder:
+            if type(before) is types.FunctionType and before.__defaults__ is holder:
                 code = before.__code__
                 name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
                 return f", default of {name!r} in {_function(code)}"
@@ -160,8 +149,8 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
     return ""
 
 
-def _local_step(frame: FrameType, held: object) -> str:
-    if type(held) is CellType:
+def _local_step(frame: types.FrameType, held: object) -> str:
+    if type(held) is types.CellType:
         held = cell_contents(held, empty=frame)  # which is no variable's value
     name = next((name for name, value in frame_variables(frame).items() if value is held), None)
     return f", a variable of {frame_name(frame)}" if name is None else f", local {name!r} of {frame_name(frame)}"
@@ -171,7 +160,7 @@ def _attribute_step(holder: object, held: object) -> str:
     attributes = attributes_of(holder)
     if attributes is held:
         return ""
-    is_class, is_in_c = (issubclass(type(holder), kind) for kind in (type, (BuiltinMethodType, BaseException)))
+    is_class, is_in_c = (issubclass(type(holder), kind) for kind in (type, (types.BuiltinMethodType, BaseException)))
     in_c = ((name, getattr(holder, name, None)) for name in (_ASKED_FOR if is_in_c else ()))
     slots = ((name, _own_value(holder, name)) for name in _slots(holder))
     names = itertools.chain(in_c, list((attributes or {}).items()), vars(holder).items() if is_class else slots)
@@ -183,7 +172,9 @@ def _slots(holder: object) -> list[str]:
     tensor = sys.modules["torch"].Tensor if "torch" in sys.modules else ()
     if issubclass(type(holder), tensor):
         return list(_TENSOR_PARTS)
-    return [name for of in type(holder).__mro__ for name, one in vars(of).items() if type(one) is MemberDescriptorType]
+    return [
+        name for of in type(holder).__mro__ for name, one in vars(of).items() if type(one) is types.MemberDescriptorType
+    ]
 
 
 def _own_value(holder: object, name: str) -> object:
@@ -193,7 +184,7 @@ def _own_value(holder: object, name: str) -> object:
         return None
 
 
-def _function(code: CodeType) -> str:
+def _function(code: types.CodeType) -> str:
     return code.co_qualname.rpartition("<locals>.")[2]
 
 

@@ -17,17 +17,8 @@ from queue import SimpleQueue
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from forgather_mem.heap import owner_paths
 from forgather_mem.heap.containers import container_kind
-from forgather_mem.heap.owner_paths import (
-    FRAMES,
-    attributes_of,
-    cell_contents,
-    frame_name,
-    has_attributes,
-    holder_path,
-    is_namespace_of,
-    write_path,
-)
 from forgather_mem.source.frame_variables import frame_variables, running_frames
 from forgather_mem.source.source_lines import is_our_class, is_user_class, is_user_file, user_modules
 
@@ -94,14 +85,14 @@ class ReachableGraph:
         left = list(failed)
         for frame in itertools.chain(left, running_frames()):
             of_user = is_user_file(frame.f_code.co_filename)
-            where = frame_name(frame)
+            where = owner_paths.frame_name(frame)
             for name, thing in frame_variables(frame).items():
                 is_plain = container_kind(type(thing)) is not None or frame in left
                 roots = librarys if not of_user else plain if is_plain else users
                 roots.append((f"local {name!r} of {where}", thing))
         # What is suspended may be held by a `for` statement alone; to ask for its frame would create one that stays
-        for one in [one for one in among if type(one) in FRAMES]:
-            code = getattr(one, FRAMES[type(one)].replace("frame", "code"))
+        for one in [one for one in among if type(one) in owner_paths.FRAMES]:
+            code = getattr(one, owner_paths.FRAMES[type(one)].replace("frame", "code"))
             plain += [("", one)] if is_user_file(code.co_filename) else []
         position = 0
         for roots in ([*users, *_namespaces()], plain, librarys):
@@ -139,7 +130,7 @@ class ReachableGraph:
     def is_namespace(self, position: int) -> bool:
         """Whether this is the namespace of an instance's attributes, or of a class's."""
         above = self._above[position]
-        return above >= 0 and is_namespace_of(self.nodes[above], self.nodes[position])
+        return above >= 0 and owner_paths.is_namespace_of(self.nodes[above], self.nodes[position])
 
     def is_module(self, position: int) -> bool:
         """Whether this is the namespace of a module."""
@@ -159,16 +150,16 @@ class ReachableGraph:
         """The full path, e.g. "__main__.CACHE['rows']"."""
         label, way = self.label(position), self.way(position)
         names = type(way[0]) is dict and not label.startswith("local ")
-        return (label + write_path(way, begins_with_namespace=names)).removeprefix(", ")
+        return (label + owner_paths.write_path(way, begins_with_namespace=names)).removeprefix(", ")
 
     def holder(self, position: int) -> str:
         """The path as people write it: from the last object with attributes on it ("LossCallback.losses")."""
-        return holder_path(self.way(position)) or self.path(position)
+        return owner_paths.holder_path(self.way(position)) or self.path(position)
 
     def owner(self, position: int) -> object:
         """The instance or class that `holder` begins with; None for a module or a function's variable."""
         for thing in reversed(self.way(position)[:-1]):
-            if isinstance(thing, type) or has_attributes(thing):
+            if isinstance(thing, type) or owner_paths.has_attributes(thing):
                 return thing
         return None
 
@@ -214,7 +205,7 @@ class ReachableGraph:
 def _librarys() -> list[int]:
     """The ids of the namespaces of libraries' modules, to which their functions that are written in C lead."""
     users = user_modules(len(sys.modules))
-    return [id(attributes_of(module)) for name, module in list(sys.modules.items()) if name not in users]
+    return [id(owner_paths.attributes_of(module)) for name, module in list(sys.modules.items()) if name not in users]
 
 
 def _namespaces() -> Iterator[tuple[str, object]]:
@@ -248,7 +239,7 @@ def _held_by(thing: Any) -> Iterable[Any]:
     if kind is FunctionType:
         # To read `__dict__` would create one in each
         own = [one for one in gc.get_referents(thing) if type(one) is dict and one is not thing.__globals__]
-        return [*map(cell_contents, thing.__closure__ or ()), thing.__defaults__, *own]
+        return [*map(owner_paths.cell_contents, thing.__closure__ or ()), thing.__defaults__, *own]
     return gc.get_referents(thing)
 
 

@@ -183,6 +183,7 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
     """The report of a finished command, with the error that ended it if a process has recorded one."""
     from dataclasses import replace
 
+    from forgather_mem.reporting.build import with_in_use
     from forgather_mem.telemetry.report import LastError
     from forgather_mem.telemetry.report_schema import checked
 
@@ -197,7 +198,7 @@ def add_last_error(report: RunReport, folder: str) -> RunReport:
     oom = told.oom
     if oom.phase in events.OPAQUE_PHASES - {"resume"}:  # left over from a training that had already ended
         oom = replace(oom, step=oom.step or report.steps)
-    return replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice)
+    return with_in_use(replace(report, run=replace(report.run, end="oom"), oom=oom, advice=told.advice))
 
 
 def _load(path: str) -> object:

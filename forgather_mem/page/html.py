@@ -20,6 +20,9 @@ ASSETS = {
 }
 """The files of a page that is served, and their types."""
 
+BEGIN = '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8"><title>where the memory went</title>\n'
+"""What each page begins with, and no other file."""
+
 
 def page_html(runs: Sequence[Json]) -> str:
     """A page of these runs, each as `page.data` gives it: of several, one is shown and all are compared.
@@ -42,10 +45,9 @@ def framed(runs: Sequence[Json]) -> str:
 def around(scripts: str, *, policy: str = "", style: str = "") -> str:
     """The page's HTML, empty but for these elements."""
     return (
-        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">\n{policy}'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f'{BEGIN}{policy}<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark"><link rel="icon" href="data:,">\n'
-        f"<title>where the memory went</title>{style}</head>\n"
+        f"{style}</head>\n"
         '<body><main id="page"><noscript>This page needs JavaScript.</noscript></main>\n'
         f"{scripts}</body></html>\n"
     )

@@ -14,7 +14,13 @@ from forgather_mem.telemetry.report_schema import from_dict, to_dict
 
 
 class Report(dict[str, Any]):
-    """Schema 1 as a dict that prints as the text for people."""
+    """Schema 1 as a dict that prints as the text for people.
+
+    Attributes:
+        is_shown: Whether it was printed or shown.
+    """
+
+    is_shown = False
 
     @classmethod
     def of(cls, summary: RunSummary) -> Report:
@@ -27,6 +33,7 @@ class Report(dict[str, Any]):
         return cls.of(RunSummary(switched_off=[why]))
 
     def __str__(self) -> str:
+        self.is_shown = True
         if self["run"]["end"] and self["run"]["folder"]:
             # Whoever waits for the script need not print it again
             run_session.note(run_session.PRINTED, self["run"]["folder"])

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from forgather_mem.reporting import table
 from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines, script_name
-from forgather_mem.reporting.table import (
-    Table,
-    format_phase,
-    format_place,
-    ledger_table,
-    parts_table,
-    peaks_sentence,
-    places,
-)
-from forgather_mem.reporting.text import is_plan
+from forgather_mem.reporting.text import is_plan, time_taken
 from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
@@ -61,11 +53,13 @@ def headline(report: RunReport) -> tuple[str, str, str]:
 
 def in_short(report: RunReport) -> str:
     """Script, verdict and peak, for a list of runs."""
-    peaks = (f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in places(report) if row.at)
+    peaks = (
+        f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in table.places(report) if row.at
+    )
     return ", ".join([script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
 
 
-def tables(report: RunReport) -> Iterator[Table]:
+def tables(report: RunReport) -> Iterator[table.Table]:
     """Title, header and rows of each table that has rows, the first of very many."""
     for title, header, rows in _tables(report):
         more = [(f"and {len(rows) - _MAX_ROWS:,} more: see report --json",)] if len(rows) > _MAX_ROWS else []
@@ -73,23 +67,23 @@ def tables(report: RunReport) -> Iterator[Table]:
             yield title, header, [*rows[:_MAX_ROWS], *more]
 
 
-def _tables(report: RunReport) -> Iterator[Table]:
+def _tables(report: RunReport) -> Iterator[table.Table]:
     run = report.run
     holders = [_holder(holder) for holder in report.leak.suspects]
     yield "Who holds what grows", ("held by", "a step", "holds", "at", "the line", "each is", "try"), holders
     yield "Peaks", ("where", "size", "step", "phase"), [
         (
-            format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"), format_bytes(peak.bytes),
-            f"{peak.step:,}", format_phase(peak),
+            table.format_place(peak.where) + ("" if peak.rank is None else f", rank {peak.rank}"),
+            format_bytes(peak.bytes), f"{peak.step:,}", table.format_phase(peak),
         )
         for peak in report.peaks
     ]  # fmt: skip
-    yield parts_table(report)
+    yield table.parts_table(report)
     yield "To change", ("what", "", "planned peak"), [
         (row.text, row.note or "", format_bytes(row.predicted_bytes) if row.predicted_bytes else "")
         for row in report.advice
     ]  # fmt: skip
-    yield ledger_table(report)
+    yield table.ledger_table(report)
     yield "Clean-up calls", ("what", "where", "whose", "calls", "time", "of the run", "freed"), [
         (
             row.what, f"{row.file}:{row.line}", row.whose, f"{row.calls:,}", format_duration(row.seconds),
@@ -115,7 +109,7 @@ def _tables(report: RunReport) -> Iterator[Table]:
     yield "The run", ("", ""), [(name, text) for name, text in facts if text]
 
 
-def _planned_phases(planned: Planned | None) -> Table:
+def _planned_phases(planned: Planned | None) -> table.Table:
     """What each part takes in each phase."""
     phases = planned.phases if planned else ()
     parts = dict.fromkeys(part for row in phases for part in row.parts)
@@ -136,14 +130,14 @@ def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
     run = report.run
     yield "command", " ".join([run.script, *run.argv])
     yield "ended", f"{run.end or 'not known'}" + (f", exit {run.exit_code}" if run.exit_code is not None else "")
-    yield "took", format_duration(run.wall_s)
+    yield "took", time_taken(report)
     yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
     yield "folder", run.folder or ""
     yield "TensorBoard", run.event_folder or ""
 
 
 def _peaks(report: RunReport) -> str:
-    peaks, workers = peaks_sentence(report), report.host.workers_peak_bytes
+    peaks, workers = table.peaks_sentence(report), report.host.workers_peak_bytes
     beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
     return f"{peaks.rstrip('.')}{beside}." if peaks else ""
 

@@ -9,7 +9,7 @@ import copy
 import json
 import time
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 from forgather_mem.engine.summary import GaugeRange, RunFacts, RunSummary, is_spanned
@@ -21,22 +21,8 @@ from forgather_mem.reporting.peaks import device_families, highest_of, report_pe
 from forgather_mem.reporting.plausible import plausible
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
+from forgather_mem.telemetry import report as schema
 from forgather_mem.telemetry.records import FORETOLD
-from forgather_mem.telemetry.report import (
-    BackedOff,
-    Breakdown,
-    CacheClears,
-    Collector,
-    DeviceMemory,
-    HostMemory,
-    LedgerRow,
-    Overhead,
-    Planned,
-    PlannedPart,
-    PlannedPhase,
-    RunReport,
-    Training,
-)
 from forgather_mem.telemetry.report_schema import MAX_REPORT_BYTES, checked, keys_of, to_dict
 
 FILE_NAME = "report.json"
@@ -44,7 +30,7 @@ _PARTS = ("parameters", "gradients", "optimizer")
 _BUSY_PHASES = ("forward", "backward")
 
 
-def build_report(summary: RunSummary) -> RunReport:
+def build_report(summary: RunSummary) -> schema.RunReport:
     """The report of a run, finished or not; without readings its numbers are 0, and nothing is said about leaks.
 
     >>> report = build_report(RunSummary())
@@ -57,7 +43,7 @@ def build_report(summary: RunSummary) -> RunReport:
     wall_s = facts.wall_s or (time.time() - header.started_s if header.started_s else 0.0)
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
-    clears = next((row for row in summary.told.ledger if row.what == "clear"), LedgerRow(what="clear"))
+    clears = next((row for row in summary.told.ledger if row.what == "clear"), schema.LedgerRow(what="clear"))
     hints = hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     report = replace(
         summary.told,
@@ -67,22 +53,33 @@ def build_report(summary: RunSummary) -> RunReport:
         device=tuple(_device(summary, family, index) for family, index in device_families(summary)),
         peaks=peaks,
         breakdown=_breakdown(summary),
-        gc=Collector(
+        gc=schema.Collector(
             collections=int(summary.latest.get("gc/collections", 0)),
             pause_total_s=summary.latest.get("gc/pause_total_s", 0.0),
             pause_max_s=summary.latest.get("gc/pause_max_s", 0.0),
         ),
-        cache=CacheClears(clears=clears.calls, freed_bytes=clears.freed_bytes, time_s=clears.time_s),
+        cache=schema.CacheClears(clears=clears.calls, freed_bytes=clears.freed_bytes, time_s=clears.time_s),
         overhead=_overhead(summary, wall_s),
         switched_off=tuple(summary.switched_off),
         foretold=tuple(f"step {finding.step:,}: {finding.text}" for finding in foretold),
         planned=_planned(summary),
         hints=tuple(hints),
     )
-    return plausible(report)
+    return plausible(with_in_use(report))
 
 
-def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
+def with_in_use(report: schema.RunReport) -> schema.RunReport:
+    """The report in whose parts of the peak is what was in use when memory ran out: at first nothing else counts it."""
+    oom, of = report.oom, report.breakdown
+    if oom is None or (oom.where == "host") == bool(report.device):
+        return report
+    names = {part.name: part.name.removesuffix("_peak") for part in fields(of) if part.name not in ("cached", "other")}
+    known = {name: max(getattr(of, name), oom.in_use.get(part, 0)) for name, part in names.items()}
+    more = sum(known.values()) - sum(getattr(of, name) for name in known)
+    return replace(report, breakdown=replace(of, **known, other=max(0, of.other - more)))
+
+
+def verdict(report: schema.RunReport) -> tuple[str, dict[str, object]]:
     """The finding that closes a run: text and tables for TensorBoard's text page, the whole report for the log.
 
     The text lacks the line that says how to open that page.
@@ -92,7 +89,7 @@ def verdict(report: RunReport) -> tuple[str, dict[str, object]]:
     return text, {"tables": tables, "report": to_dict(report)}
 
 
-def write_report(report: RunReport, folder: str | Path) -> Path:
+def write_report(report: schema.RunReport, folder: str | Path) -> Path:
     """Write the report as JSON into `folder`, created if needed; readers see either all of it or nothing.
 
     No part of the path may be a link: where the folder was reached through one, its real path is known.
@@ -117,23 +114,23 @@ def rank_reports(folder: str | Path) -> dict[int, Path]:
     return files_by_rank(folder, r"report\.rank(\d{1,6})\.json")
 
 
-def planned_of(plan: Mapping[str, object]) -> Planned | None:
+def planned_of(plan: Mapping[str, object]) -> schema.Planned | None:
     """What it said; None for what is no plan. The file may be anybody's.
 
     >>> row = {"step": 2, "phase": "backward", "bytes": 3, "parts": {"activations": 3}}
     >>> planned_of({"peak_bytes": 3, "phase": "backward", "phases": [row]}).phases[0].parts
     {'activations': 3}
     """
-    rows = checked(tuple[PlannedPhase, ...], plan.get("phases"))
+    rows = checked(tuple[schema.PlannedPhase, ...], plan.get("phases"))
     peak_bytes, phase = checked(int, plan.get("peak_bytes")), checked(str, plan.get("phase"))
     if not rows or peak_bytes is None or phase is None:
         return None
     of_phases = [[row for row in rows if row.phase == name] for name in dict.fromkeys(row.phase for row in rows)]
     highest = tuple(max(of_phase, key=lambda row: row.bytes) for of_phase in of_phases)
-    return Planned(planned_bytes=peak_bytes, phase=phase, phases=highest)
+    return schema.Planned(planned_bytes=peak_bytes, phase=phase, phases=highest)
 
 
-def report_of_plan(path: str | Path) -> RunReport | None:
+def report_of_plan(path: str | Path) -> schema.RunReport | None:
     """The first plan in a file, as the report of a training that has not been run; None without one.
 
     The file, which a person has named, is that of `plan --json`, or has what `Plan.to_dict` gives.
@@ -151,9 +148,11 @@ def report_of_plan(path: str | Path) -> RunReport | None:
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
     batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
-    of = Training(script=checked(str, answer.get("script")) or "", settings={**settings, **batch}, end="finished")
+    of = schema.Training(
+        script=checked(str, answer.get("script")) or "", settings={**settings, **batch}, end="finished"
+    )
     hint = f"only the first of its {len(others) + 1} plans is read; --set with one value plans another alone"
-    return None if planned is None else RunReport(run=of, planned=planned, hints=(hint,) * bool(others))
+    return None if planned is None else schema.RunReport(run=of, planned=planned, hints=(hint,) * bool(others))
 
 
 def _as_begun(summary: RunSummary) -> RunSummary:
@@ -170,16 +169,21 @@ def _as_begun(summary: RunSummary) -> RunSummary:
     return begun
 
 
-def _run(facts: RunFacts, wall_s: float, startup_s: float) -> Training:
+def _run(facts: RunFacts, wall_s: float, startup_s: float) -> schema.Training:
     header = facts.header
-    known = {name: getattr(part, name) for part in (header, facts) for name in keys_of(Training) if hasattr(part, name)}
+    known = {
+        name: getattr(part, name)
+        for part in (header, facts)
+        for name in keys_of(schema.Training)
+        if hasattr(part, name)
+    }
     host = header.host or None if header.world_size > 1 else None
-    return Training(**known | {"wall_s": wall_s, "startup_s": startup_s, "host": host})
+    return schema.Training(**known | {"wall_s": wall_s, "startup_s": startup_s, "host": host})
 
 
-def _host(summary: RunSummary) -> HostMemory:
+def _host(summary: RunSummary) -> schema.HostMemory:
     limit_kind = summary.facts.header.limit_kind
-    return HostMemory(
+    return schema.HostMemory(
         rss_start_bytes=int(_start(summary, "host/rss_bytes")),
         rss_end_bytes=int(span_of(summary, "host/rss_bytes").last),
         rss_peak_bytes=int(highest_of(summary, "host").highest),
@@ -193,10 +197,10 @@ def _host(summary: RunSummary) -> HostMemory:
     )
 
 
-def _device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
+def _device(summary: RunSummary, family: str, index: int) -> schema.DeviceMemory:
     name, total_bytes = summary.facts.devices.get(index, ("", 0))
     allocated, reserved = span_of(summary, f"{family}/allocated_bytes"), span_of(summary, f"{family}/reserved_bytes")
-    return DeviceMemory(
+    return schema.DeviceMemory(
         name=name,
         index=index,
         peak_allocated_bytes=int(highest_of(summary, family).highest),
@@ -209,19 +213,19 @@ def _device(summary: RunSummary, family: str, index: int) -> DeviceMemory:
     )
 
 
-def _planned(summary: RunSummary) -> Planned | None:
+def _planned(summary: RunSummary) -> schema.Planned | None:
     header = summary.facts.header
     plan = None if header.plan is None else planned_of(header.plan)
     if plan is None:
         return None
     sizes = {name: size for name in _PARTS if (size := summary.highest(f"tensors/{name}_bytes")) is not None}
     most = {name: max((row.parts.get(name, 0) for row in plan.phases), default=0) for name in sizes}
-    parts = [PlannedPart(name=name, planned_bytes=most[name], measured_bytes=int(sizes[name])) for name in sizes]
+    parts = [schema.PlannedPart(name=name, planned_bytes=most[name], measured_bytes=int(sizes[name])) for name in sizes]
     on_device = int(highest_of(summary, "device", but="startup").highest)
     return replace(plan, measured_bytes=on_device or None, parts=tuple(parts))
 
 
-def _breakdown(summary: RunSummary) -> Breakdown:
+def _breakdown(summary: RunSummary) -> schema.Breakdown:
     """The parts of the peak, each at its own maximum; they need not have been in memory at the same time.
 
     Activations, including the intermediates of both passes, are the maximum that the forward and backward passes of a
@@ -249,7 +253,7 @@ def _breakdown(summary: RunSummary) -> Breakdown:
         between = sum(span_of(summary, f"{family}/allocated_bytes").last for family in families)
         rest = max(rest, between - parameters - optimizer)
         cached = sum(span_of(summary, f"{family}/reserved_bytes").last for family in families) - between
-    return Breakdown(
+    return schema.Breakdown(
         parameters=parameters,
         gradients=gradients,
         optimizer=optimizer,
@@ -265,19 +269,19 @@ def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
     return 0.0 if before is None or least is None else max(0.0, least - before - optimizer_bytes)
 
 
-def _overhead(summary: RunSummary, wall_s: float) -> Overhead:
+def _overhead(summary: RunSummary, wall_s: float) -> schema.Overhead:
     """What watching costs in each step in steady state, and once; without the actions that free memory."""
     seconds = summary.self_s + summary.facts.header.setup_s
     steady_steps = summary.steady_steps if 2 * summary.steady_steps >= summary.steps else 0  # else not of all steps
     rarer = (one for one in summary.findings if one.kind == "backed_off")
-    return Overhead(
+    return schema.Overhead(
         seconds=seconds,
         share_of_run=seconds / wall_s if wall_s > 0 else 0.0,
         share_of_step=summary.steady_self_s / summary.steady_s if summary.steady_s > 0 else 0.0,
         step_s=summary.steady_self_s / steady_steps if steady_steps else 0.0,
         once_s=max(0.0, seconds - summary.steady_self_s / steady_steps * summary.steps) if steady_steps else seconds,
         once_bytes=summary.facts.header.setup_bytes,
-        backed_off=tuple(BackedOff(what=one.data["what"], text=one.text) for one in rarer),
+        backed_off=tuple(schema.BackedOff(what=one.data["what"], text=one.text) for one in rarer),
     )
 
 

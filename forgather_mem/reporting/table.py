@@ -179,10 +179,10 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
 
 
 def parts_table(report: RunReport) -> Table:
-    """What the peak consisted of; no rows where that is not known."""
+    """What the peak consisted of; no rows where that is not known, or where it is told what was in use instead."""
     rows = [(part, format_bytes(size)) for part, size in part_sizes(report).items() if size]
     title = f"What was in the memory of the {place_of_parts(report)}"
-    return title, ("part", "at its peak"), rows if report.breakdown.parameters else []
+    return title, ("part", "at its peak"), rows if report.breakdown.parameters and report.oom is None else []
 
 
 def ledger_table(report: RunReport) -> Table:

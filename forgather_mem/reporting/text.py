@@ -15,17 +15,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import TypeVar
 
 from forgather_mem.errors import escape_controls, shown
-from forgather_mem.reporting.problems import (
-    CRASHES,
-    killed_lines,
-    leak_lines,
-    no_leak_sentence,
-    oom_lines,
-    script_name,
-    signal_name,
-    was_interrupted,
-    was_killed_for_memory,
-)  # fmt: skip
+from forgather_mem.reporting import problems
 from forgather_mem.reporting.ranks import first_failure_lines
 from forgather_mem.reporting.table import parts_sentences, peaks_sentence, places, startup_sentences, table_lines
 from forgather_mem.telemetry.report import CleanupCall, Extremes, LedgerRow, RunReport
@@ -127,12 +117,12 @@ def _body(report: RunReport, width: int, most: int) -> list[str]:
         return _section("PLAN", planned_sentences(report), width)
     if report.oom is not None:
         foretold = _each("Foretold at ", report.foretold, width)
-        return _with_end(report, [*oom_lines(report, report.oom, width), *foretold], most)
+        return _with_end(report, [*problems.oom_lines(report, report.oom, width), *foretold], most)
     first, killed = report.first_failure, report.killed
     before = first_failure_lines(report, first, width) if first is not None else []
-    if killed is not None and not (before and was_interrupted(killed)):
-        before += killed_lines(report, killed, width)
-    if killed is not None and was_killed_for_memory(killed, report.host):
+    if killed is not None and not (before and problems.was_interrupted(killed)):
+        before += problems.killed_lines(report, killed, width)
+    if killed is not None and problems.was_killed_for_memory(killed, report.host):
         return _with_end(report, [*before, *_section("RANKS", _ranks(report), width)], most)
     return _whole(report, width, most, before)
 
@@ -168,12 +158,12 @@ def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> l
     # A process that only told of itself when it ended has cost nothing
     trained = report.steps or run.end is None or (run.end != "finished" and report.overhead.seconds)
     for lines_a_text in (4, 2, 1):  # shorten if there is too much to report
-        lines = [*before, *(leak_lines(report, width) if leaks else ())]
+        lines = [*before, *(problems.leak_lines(report, width) if leaks else ())]
         lines += [*(_error(report, width) if not before else ()), *_each("Foretold at ", report.foretold, width)]
         if not trained:
             lines.append("No training step was seen; these numbers are for the whole process.")
         if not leaks:
-            lines += textwrap.wrap(f"{peaks_sentence(report)} {no_leak_sentence(report)}".strip(), width)
+            lines += textwrap.wrap(f"{peaks_sentence(report)} {problems.no_leak_sentence(report)}".strip(), width)
         lines += _each("Taken back: ", report.leak.taken_back, width)
         lines += [line for hint in report.hints for line in textwrap.wrap(hint, width)]
         lines += table_lines(report)
@@ -194,10 +184,15 @@ def _whole(report: RunReport, width: int, most: int, before: Sequence[str]) -> l
 
 def _head(report: RunReport, width: int) -> str:
     ending = _ending(report)
-    room, script = width - len(f"== forgather-mem ==  == {ending} ="), script_name(report)
+    room, script = width - len(f"== forgather-mem ==  == {ending} ="), problems.script_name(report)
     if len(script) > room:
         script = script[: max(1, room - 3)] + "..."
     return f"== forgather-mem == {script} == {ending} ".ljust(width, "=")
+
+
+def time_taken(report: RunReport) -> str:
+    """How long the training took; without a step in it, the command."""
+    return format_duration(report.run.wall_s + (0.0 if report.steps else report.run.startup_s))
 
 
 def _ending(report: RunReport) -> str:
@@ -207,7 +202,7 @@ def _ending(report: RunReport) -> str:
         return "planned, not run"
     run, steps = report.run, report.steps
     done = f"{steps:,} step{'s' * (steps != 1)} in " if steps else ""  # not every script has steps
-    took = format_duration(run.wall_s + (0.0 if steps else run.startup_s))
+    took = time_taken(report)
     if run.end == "finished":
         return f"{done}{took}" if run.exit_code is None else f"{done}{took}, exit {run.exit_code}"
     if run.end is None:
@@ -218,8 +213,9 @@ def _ending(report: RunReport) -> str:
     if run.end == "interrupted" and code is not None and code < 128 and not number:  # sys.exit during the training
         return f"ended after {done}{took}, exit {code}"
     if run.end == "interrupted" and number not in (None, signals.SIGINT):
-        return f"ended by {signal_name(number)} after {done}{took}"
-    died = f"{'crashed' if number in CRASHES else 'killed'} ({signal_name(number)})" if number else "ended"
+        return f"ended by {problems.signal_name(number)} after {done}{took}"
+    word = "crashed" if number in problems.CRASHES else "killed"
+    died = f"{word} ({problems.signal_name(number)})" if number else "ended"
     how = {"oom": "out of memory", "killed": died}
     return f"{how.get(run.end, run.end)} after {done}{took}"
 

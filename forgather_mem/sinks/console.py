@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import textwrap
+from collections.abc import Callable
 from typing import TextIO
 
 from forgather_mem.errors import escape_controls, missing, stream_for_people
@@ -86,6 +87,20 @@ def print_line(text: str, stream: TextIO | None = None) -> None:
     """Print to standard output, or to `stream`, on rank 0 only, above a progress bar; for code outside a run."""
     if rank_and_size()[0] == 0:
         _write(text, sys.stdout if stream is None else stream)
+
+
+def at_end_of_cell(do: Callable[[], object]) -> None:
+    """Call this when the cell of a notebook that runs has ended; at once where none does."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    if shell is None or getattr(shell.displayhook, "exec_result", None) is None:
+        do()
+        return
+
+    def once(_: object) -> None:
+        shell.events.unregister("post_run_cell", once)
+        do()
+
+    shell.events.register("post_run_cell", once)
 
 
 def _write(text: str, stream: TextIO | None) -> None:

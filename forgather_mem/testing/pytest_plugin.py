@@ -8,30 +8,48 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from forgather_mem.system.usage import Span, UsageSpan
+    from forgather_mem.system.usage import Span, UsageSpan, UsageWindow
 
 _MARKERS = (
     'limit_peak(size): fails if the test takes more than "200 MiB" at its peak, above what there was before',
     'limit_growth(size): fails if the test leaves more than "1 MiB" behind, after a garbage collection',
 )
+_WRITE = "write `with memory() as used:`"
 
 
 class UsedMemory:
     """What a block took, in bytes; of the device if it was used, else resident memory of the host.
 
+    The fixture `memory` is one, and `memory()` a new one for a block.
+
     Attributes:
-        span: Host and device from its start to its end; None while it runs.
+        span: Host and device from its start to its end; None before.
     """
 
     def __init__(self) -> None:
         self.span: UsageSpan | None = None
+        self._window: UsageWindow | None = None
+
+    def __call__(self) -> UsedMemory:
+        return UsedMemory()
+
+    def __enter__(self) -> UsedMemory:
+        from forgather_mem.system.usage import UsageWindow
+
+        if self._window is not None:
+            raise RuntimeError(f"this measures one block; {_WRITE} for each")
+        self._window = UsageWindow()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._window is not None
+        self.span = self._window.close()
 
     @property
     def peak_bytes(self) -> int:
@@ -45,7 +63,7 @@ class UsedMemory:
 
     def _spans(self) -> list[Span]:
         if self.span is None:  # a limit would pass
-            raise RuntimeError("nothing is measured before the block ends: read it below the block")
+            raise RuntimeError(f"nothing is measured before the block ends: {_WRITE}, and read it below the block")
         return [self.span.device or self.span.host]
 
 
@@ -77,9 +95,9 @@ def assert_no_growth() -> Callable[..., None]:
 
 
 @pytest.fixture
-def memory() -> Callable[[], AbstractContextManager[UsedMemory]]:
+def memory() -> UsedMemory:
     """Measures a block: `with memory() as used: ...`, then `used.peak_bytes` and `used.left_bytes`."""
-    return _measured
+    return UsedMemory()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -94,7 +112,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         return (yield)
     before_bytes = _allocated_bytes() if growth is not None else 0
     num_modules = len(sys.modules)
-    with _measured() as used:
+    with UsedMemory() as used:
         result = yield
     over = _over("limit_peak", "took", used.peak_bytes, peak)
     if growth is not None:
@@ -104,17 +122,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if over:
         pytest.fail(f"the test {' and '.join(over)}", pytrace=False)
     return result
-
-
-@contextmanager
-def _measured() -> Iterator[UsedMemory]:
-    from forgather_mem.system.usage import UsageWindow
-
-    used, window = UsedMemory(), UsageWindow()
-    try:
-        yield used
-    finally:
-        used.span = window.close()
 
 
 def _limit(item: pytest.Item, name: str) -> int | None:

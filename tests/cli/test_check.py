@@ -34,6 +34,12 @@ def test_check_says_that_nothing_is_wrong(cli):
     assert cli("check", "base.yaml") == (0, "base.yaml: no problems found: trainer_callbacks = OrderedDict\n", "")
 
 
+def test_check_says_that_load_callbacks_would_find_no_list(cli, here):
+    (here / "t.yaml").write_text("gc: !singleton:forgather_mem.callbacks:SimpleGarbageCollector\n")
+    told = "gc = SimpleGarbageCollector; no trainer_callbacks, which load_callbacks() builds"
+    assert cli("check", "t.yaml") == (0, f"t.yaml: no problems found: {told}\n", "")
+
+
 @pytest.mark.parametrize("text", ["a: !var {name: metric, default: 1}", "a: !var pp_config", "a: {{ lr }}"])
 def test_variables_with_a_value_are_bound(cli, here, text):
     (here / "t.yaml").write_text(text)
@@ -73,7 +79,7 @@ def test_a_redeclared_key_is_told_and_is_no_mistake(cli, here):
     (here / "again.yaml").write_text("a: 1\nb: 2\na: 3\n")
     code, found, _ = findings(cli, "again.yaml")
     assert (code, found) == (0, [("redeclared", 3, "'a' is redeclared, first at again.yaml:1:1; the last one counts")])
-    assert cli("check", "again.yaml")[1].endswith("again.yaml: 1 note: a = 3; b = 2\n")
+    assert "\nagain.yaml: 1 note: a = 3; b = 2; no trainer_callbacks" in cli("check", "again.yaml")[1]
 
 
 def test_a_module_that_is_not_there_is_found(cli, here):

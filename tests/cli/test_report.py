@@ -46,7 +46,8 @@ def test_json_is_the_whole_report_also_of_its_file_alone(folder: Path, file: str
 
 
 def test_the_page_is_written_and_standard_output_stays_free(folder: Path) -> None:
-    done = report(folder, "out", "--json", "--html", "page.html")
+    report(folder, "out", "--html", "page.html")
+    done = report(folder, "out", "--json", "--html", "page.html")  # over an older one
     assert done.returncode == 0
     assert json.loads(done.stdout)["schema"] == 1
     assert done.stderr == "forgather-mem: the page is in page.html\n"
@@ -76,6 +77,7 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
         (["empty"], 1, "no run was found below 'empty': no report, log or event file"),
         (["notes.txt"], 1, "'notes.txt' is no report: it holds no JSON\n  give the folder of a run"),
         (["out", "--html", "no/such/page.html"], 1, "can't write 'no/such/page.html': No such file or directory"),
+        (["out", "--html", "notes.txt"], 1, "'notes.txt' is there, and is no page that was written here"),
         (["out", "--serve", "--port", "65536"], 2, "--port"),
         (["empty", "--serve"], 1, "no run was found below 'empty'"),
         (["out", "--htm", "x"], 2, "report: there is no option '--htm'\n  did you mean '--html'?"),
@@ -84,7 +86,7 @@ def test_the_page_is_served_until_ctrl_c(folder: Path) -> None:
 )
 def test_mistakes_get_one_message_and_no_traceback(folder: Path, arguments: list[str], code: int, message: str) -> None:
     (folder / "empty").mkdir()
-    (folder / "notes.txt").touch()
+    (folder / "notes.txt").write_text("mine")
     done = report(folder, *arguments)
     assert (done.returncode, done.stdout) == (code, "")
     assert message in done.stderr

@@ -9,8 +9,9 @@ import pytest
 
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.reporting.build import build_report, verdict, write_report
+from forgather_mem.reporting.table import parts_table
 from forgather_mem.telemetry.records import Sample
-from forgather_mem.telemetry.report import Collector
+from forgather_mem.telemetry.report import Collector, OomReport
 from forgather_mem.telemetry.report_part import RunHeader
 from forgather_mem.telemetry.report_schema import to_dict
 from forgather_mem.units import GIB, MIB
@@ -117,6 +118,15 @@ def test_what_is_kept_between_the_steps_and_is_no_part_of_the_model_is_other() -
     kept = {"device/allocated_bytes": 18.0 * GIB, "device/reserved_bytes": 52.0 * GIB}
     read(summary, 2000, kept, device=0)
     assert built(summary)["breakdown"]["other"] == 3 * GIB
+
+
+def test_what_was_in_use_when_memory_ran_out_is_in_the_parts() -> None:
+    summary, in_use = RunSummary(RunFacts(wall_s=1.0, end="oom")), {"parameters": 40 * MIB, "activations": 200 * MIB}
+    read(summary, 1, {"host/rss_bytes": 600 * MIB})
+    summary.told = replace(summary.told, oom=OomReport(where="host", step=1, phase="forward", rank=0, in_use=in_use))
+    parts = built(summary)["breakdown"]
+    assert (parts["parameters"], parts["activations_peak"], parts["other"]) == (40 * MIB, 200 * MIB, 360 * MIB)
+    assert not parts_table(build_report(summary))[2]
 
 
 def test_what_was_not_measured_is_zero_and_the_text_is_silent_about_it() -> None:

@@ -96,6 +96,15 @@ def test_a_block(memory):
         torch.ones(25 * 2**20)
     assert 95 * 2**20 < used.peak_bytes < 160 * 2**20
     assert used.left_bytes < 20 * 2**20
+
+def test_a_block_without_parentheses(memory):
+    with pytest.raises(RuntimeError, match=r"write `with memory\\(\\) as used:`"):
+        memory.peak_bytes
+    with memory as used:
+        pass
+    with pytest.raises(RuntimeError, match="this measures one block"), memory:
+        pass
+    assert used.peak_bytes < 2**20
 """
 
 
@@ -111,7 +120,7 @@ def test_marks_limit_what_a_test_takes_and_leaves_and_a_block_is_measured(tmp_pa
     lines = [line for line in done.stdout.splitlines() if line.startswith(("PASSED", "FAILED"))]
     told = {line.split("::")[1].split(" - ")[0]: line.partition(" - ")[2] for line in lines}
     assert sorted(name for name, why in told.items() if not why) == [
-        "test_a_block", "test_growth_is_kept", "test_peak_is_kept",
+        "test_a_block", "test_a_block_without_parentheses", "test_growth_is_kept", "test_peak_is_kept",
     ], done.stdout  # fmt: skip
     assert re.fullmatch(
         r"Failed: the test took (9|1[0-4])\d\.\d MiB, over limit_peak\(40\.0 MiB\)", told["test_peak_is_broken"]

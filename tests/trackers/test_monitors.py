@@ -12,15 +12,8 @@ import psutil
 import pytest
 import torch
 
+from forgather_mem import trackers
 from forgather_mem.system.peak_windows import host_peaks
-from forgather_mem.trackers import (
-    BatchMemoryProfiler,
-    EpochMemoryMonitor,
-    MemoryMonitor,
-    MemoryTracker,
-    monitor_memory,
-    track_memory,
-)
 from forgather_mem.units import MIB
 from tests.memory import open_descriptors, spike, status_bytes, touched
 from tests.programs import printed_by
@@ -29,7 +22,7 @@ from tests.simulated_device import SimulatedDevice
 MB = r"\d+\.\d MB"
 
 
-def epoch(monitor: EpochMemoryMonitor, losses: list[float]) -> None:
+def epoch(monitor: trackers.EpochMemoryMonitor, losses: list[float]) -> None:
     monitor.on_epoch_start()
     for batch_idx, loss in enumerate(losses):
         monitor.on_batch_end(batch_idx, loss)
@@ -42,7 +35,7 @@ def epoch(monitor: EpochMemoryMonitor, losses: list[float]) -> None:
 def test_an_epoch_on_a_device_prints_the_document_s_lines(
     device: SimulatedDevice, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monitor = EpochMemoryMonitor(enabled=True, verbose_batches=5)
+    monitor = trackers.EpochMemoryMonitor(enabled=True, verbose_batches=5)
     device.hold(23.1)
     monitor.on_epoch_start()
     for batch_idx, loss in enumerate([0.00531, 0.01694, 0.009066, 0.014149, 0.011887, 0.02, 0.03]):
@@ -65,7 +58,7 @@ def test_an_epoch_on_a_device_prints_the_document_s_lines(
 
 
 def test_without_a_device_the_gpu_part_is_left_out(capsys: pytest.CaptureFixture[str]) -> None:
-    epoch(EpochMemoryMonitor(verbose_batches=2), [0.5, 0.25, 0.125])
+    epoch(trackers.EpochMemoryMonitor(verbose_batches=2), [0.5, 0.25, 0.125])
     lines = capsys.readouterr().out.splitlines()
     assert lines[:2] == ["Memory monitoring enabled (verbose for first 2 batches)", ""]
     assert re.fullmatch(rf"Batch 0: CPU {MB}, loss=0\.500000", lines[2])
@@ -76,7 +69,7 @@ def test_without_a_device_the_gpu_part_is_left_out(capsys: pytest.CaptureFixture
 
 def test_mb_means_mib_and_agrees_with_the_kernel_and_psutil() -> None:
     block = touched(64)
-    shown = MemoryMonitor.get_cpu_memory_mb()
+    shown = trackers.MemoryMonitor.get_cpu_memory_mb()
     assert shown == pytest.approx(status_bytes("VmRSS") / 2**20, abs=1)
     assert shown == pytest.approx(psutil.Process().memory_info().rss / 2**20, abs=1)
     block.close()
@@ -84,18 +77,18 @@ def test_mb_means_mib_and_agrees_with_the_kernel_and_psutil() -> None:
 
 def test_a_device_that_nobody_used_yet_is_not_asked(device: SimulatedDevice) -> None:
     device.initialised = False  # asking it would fail in the simulated device
-    assert MemoryMonitor.get_gpu_memory_mb() is None
-    assert MemoryMonitor.get_gpu_reserved_mb() is None
+    assert trackers.MemoryMonitor.get_gpu_memory_mb() is None
+    assert trackers.MemoryMonitor.get_gpu_reserved_mb() is None
     device.hold(8)
-    assert MemoryMonitor.get_gpu_memory_mb() == pytest.approx(8)
-    assert MemoryMonitor.get_gpu_reserved_mb() == pytest.approx(8)
+    assert trackers.MemoryMonitor.get_gpu_memory_mb() == pytest.approx(8)
+    assert trackers.MemoryMonitor.get_gpu_reserved_mb() == pytest.approx(8)
 
 
 # ---- an epoch's peak ----
 
 
 def test_an_epoch_s_peak_is_that_epoch_s_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    monitor = EpochMemoryMonitor(verbose_batches=0)
+    monitor = trackers.EpochMemoryMonitor(verbose_batches=0)
     for mib in (128, 16):
         monitor.on_epoch_start()
         spike(mib)
@@ -107,7 +100,7 @@ def test_an_epoch_s_peak_is_that_epoch_s_alone(capsys: pytest.CaptureFixture[str
 
 def test_without_leave_to_reset_a_peak_below_an_older_one_is_a_lower_bound(capsys: pytest.CaptureFixture[str]) -> None:
     spike(64)
-    monitor = EpochMemoryMonitor(verbose_batches=0, reset_peaks=False)
+    monitor = trackers.EpochMemoryMonitor(verbose_batches=0, reset_peaks=False)
     monitor.on_epoch_start()
     before = status_bytes("VmHWM")
     monitor.on_epoch_end()
@@ -118,7 +111,7 @@ def test_without_leave_to_reset_a_peak_below_an_older_one_is_a_lower_bound(capsy
 def test_an_epoch_that_was_cut_off_begins_anew(capsys: pytest.CaptureFixture[str]) -> None:
     peaks = host_peaks()
     watching = len(peaks._windows)
-    monitor = EpochMemoryMonitor(verbose_batches=0)
+    monitor = trackers.EpochMemoryMonitor(verbose_batches=0)
     monitor.on_epoch_start()
     spike(64)  # an exception ends the epoch: nobody says so
     epoch(monitor, [])
@@ -128,7 +121,7 @@ def test_an_epoch_that_was_cut_off_begins_anew(capsys: pytest.CaptureFixture[str
 
 
 def test_an_end_without_a_start_says_what_is_held(capsys: pytest.CaptureFixture[str]) -> None:
-    EpochMemoryMonitor().on_epoch_end()
+    trackers.EpochMemoryMonitor().on_epoch_end()
     assert capsys.readouterr().out.startswith("Epoch end: CPU ")
 
 
@@ -147,11 +140,11 @@ class CountedLoss:
 
 def test_a_loss_is_read_in_verbose_batches_only(capsys: pytest.CaptureFixture[str]) -> None:
     CountedLoss.reads = 0
-    monitor = EpochMemoryMonitor(verbose_batches=3)
+    monitor = trackers.EpochMemoryMonitor(verbose_batches=3)
     for batch_idx in range(100):
         monitor.on_batch_end(batch_idx, CountedLoss())
     assert CountedLoss.reads == 3
-    silent = EpochMemoryMonitor(enabled=False)
+    silent = trackers.EpochMemoryMonitor(enabled=False)
     silent.on_batch_end(0, CountedLoss())
     assert CountedLoss.reads == 3
 
@@ -169,7 +162,7 @@ def test_a_loss_is_read_in_verbose_batches_only(capsys: pytest.CaptureFixture[st
     ],
 )
 def test_a_loss_that_is_no_number_is_left_out(loss: object, shown: str, capsys: pytest.CaptureFixture[str]) -> None:
-    EpochMemoryMonitor().on_batch_end(0, loss)
+    trackers.EpochMemoryMonitor().on_batch_end(0, loss)
     assert re.fullmatch(rf"Batch 0: CPU {MB}{shown}\n", capsys.readouterr().out)
 
 
@@ -180,13 +173,13 @@ def test_switched_off_nothing_is_printed_measured_or_wrapped(capsys: pytest.Capt
     def function() -> int:
         return 1
 
-    assert monitor_memory("label", enabled=False)(function) is function
-    assert track_memory("label", enabled=False)(function) is function
+    assert trackers.monitor_memory("label", enabled=False)(function) is function
+    assert trackers.track_memory("label", enabled=False)(function) is function
     before = open_descriptors()
-    monitor = EpochMemoryMonitor(enabled=False)
+    monitor = trackers.EpochMemoryMonitor(enabled=False)
     monitor.on_epoch_start()
-    profiler = BatchMemoryProfiler(enabled=False)
-    with track_memory("label", enabled=False) as block:
+    profiler = trackers.BatchMemoryProfiler(enabled=False)
+    with trackers.track_memory("label", enabled=False) as block:
         monitor.on_batch_end(0, 0.5)
         profiler.checkpoint("forward")
         assert open_descriptors() == before
@@ -200,14 +193,14 @@ def test_the_environment_switches_everything_off(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("FORGATHER_MEM", "0")
-    epoch(EpochMemoryMonitor(), [0.5])
-    with track_memory("label") as block:
+    epoch(trackers.EpochMemoryMonitor(), [0.5])
+    with trackers.track_memory("label") as block:
         pass
     assert block.cpu.peak_bytes == 0
-    assert monitor_memory("label")(epoch) is epoch
-    BatchMemoryProfiler().checkpoint("forward")
-    MemoryMonitor.print_memory_usage("here: ")
-    tracker = MemoryTracker()
+    assert trackers.monitor_memory("label")(epoch) is epoch
+    trackers.BatchMemoryProfiler().checkpoint("forward")
+    trackers.MemoryMonitor.print_memory_usage("here: ")
+    tracker = trackers.MemoryTracker()
     mark = status_bytes("VmHWM")
     tracker.record("start")
     tracker.print_summary()
@@ -220,10 +213,10 @@ def test_the_environment_switches_everything_off(
 
 def test_lines_go_where_say_says() -> None:
     lines: list[str] = []
-    epoch(EpochMemoryMonitor(verbose_batches=1, say=lines.append), [0.5])
-    with track_memory("block", say=lines.append):
+    epoch(trackers.EpochMemoryMonitor(verbose_batches=1, say=lines.append), [0.5])
+    with trackers.track_memory("block", say=lines.append):
         pass
-    monitor_memory("call", say=lines.append)(len)([])
+    trackers.monitor_memory("call", say=lines.append)(len)([])
     assert [line.split(":")[0].split(" (")[0] for line in lines] == [
         "Memory monitoring enabled", "Batch 0", "Epoch end", "block", "call",
     ]  # fmt: skip
@@ -234,15 +227,15 @@ def test_a_closed_or_missing_stdout_harms_nobody(monkeypatch: pytest.MonkeyPatch
     closed.close()
     for stream in (closed, None):
         monkeypatch.setattr(sys, "stdout", stream)
-        epoch(EpochMemoryMonitor(), [0.5])
+        epoch(trackers.EpochMemoryMonitor(), [0.5])
 
 
 # ---- copies, and what is left behind ----
 
 
 def test_trackers_in_use_can_be_pickled_and_copied() -> None:
-    monitor, tracker = EpochMemoryMonitor(verbose_batches=1), MemoryTracker()
-    profiler, tracking = BatchMemoryProfiler(), track_memory("label")
+    monitor, tracker = trackers.EpochMemoryMonitor(verbose_batches=1), trackers.MemoryTracker()
+    profiler, tracking = trackers.BatchMemoryProfiler(), trackers.track_memory("label")
     monitor.on_epoch_start()
     tracker.record("start")
     profiler.checkpoint("start")
@@ -261,9 +254,9 @@ def test_trackers_in_use_can_be_pickled_and_copied() -> None:
 
 def test_nothing_is_left_behind_when_trackers_are_dropped() -> None:
     peaks = host_peaks()
-    MemoryTracker().record("the first")  # of this process: what all of them read stays open
+    trackers.MemoryTracker().record("the first")  # of this process: what all of them read stays open
     watching, descriptors = len(peaks._windows), open_descriptors()
-    tracker, monitor, profiler = MemoryTracker(), EpochMemoryMonitor(), BatchMemoryProfiler()
+    tracker, monitor, profiler = trackers.MemoryTracker(), trackers.EpochMemoryMonitor(), trackers.BatchMemoryProfiler()
     tracker.record("start")
     monitor.on_epoch_start()
     profiler.checkpoint("start")
@@ -319,7 +312,7 @@ def test_the_example_shows_every_tracker(capsys: pytest.CaptureFixture[str]) -> 
 def test_a_real_device_s_lines_tell_known_tensors(capsys: pytest.CaptureFixture[str]) -> None:
     held = torch.zeros(32 * MIB, dtype=torch.uint8, device="cuda")
     start = torch.cuda.memory_allocated() / MIB
-    monitor = EpochMemoryMonitor(verbose_batches=1)
+    monitor = trackers.EpochMemoryMonitor(verbose_batches=1)
     monitor.on_epoch_start()
     spiked = torch.zeros(64 * MIB, dtype=torch.uint8, device="cuda")
     del spiked

@@ -12,20 +12,9 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
+from forgather_mem.heap import object_size
 from forgather_mem.heap.autograd import number_of, operations_of, reaches_back
 from forgather_mem.heap.containers import CONTAINERS, container_kind, length_of, newest
-from forgather_mem.heap.object_size import (
-    CONTAINER,
-    NOT_ASKED,
-    TENSOR,
-    TUPLE,
-    Sorts,
-    big_bytes,
-    deep_bytes,
-    is_tensor,
-    is_tensor_class,
-    largest_held,
-)
 from forgather_mem.heap.reachable import MANY, ReachableGraph
 from forgather_mem.probes.tensors import storages_of
 
@@ -117,18 +106,21 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    found, sorts = Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes)), Sorts()
+    found, sorts = (
+        Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes)),
+        object_size.Sorts(),
+    )
     for position, node in enumerate(walk.nodes):
         sort = sorts[type(node)]
-        if sort > CONTAINER or type(node) in _PLAIN:
+        if sort > object_size.CONTAINER or type(node) in _PLAIN:
             found.storages[id(node)] = _storage(walk, position)
-        if sort == TENSOR:
+        if sort == object_size.TENSOR:
             found.newest_operation = max(number_of(node.grad_fn) or 0, found.newest_operation)
             continue
-        length = length_of(node) if sort == CONTAINER else len(node) if sort == TUPLE else None
-        if sort == CONTAINER and length is not None:
+        length = length_of(node) if sort == object_size.CONTAINER else len(node) if sort == object_size.TUPLE else None
+        if sort == object_size.CONTAINER and length is not None:
             found.lengths[_as_number(id(node), type(node))] = length
-        if sort != NOT_ASKED and (length is None or length <= MANY) and (size := sorts.own_bytes(node)):
+        if sort != object_size.NOT_ASKED and (length is None or length <= MANY) and (size := sorts.own_bytes(node)):
             found.sizes[id(node)] = size  # without reading `__dict__`, which would create one
     found.places, found.values = {id(node): len(node) for node in walk.nodes if type(node) is list}, _values(walk)
     return found
@@ -138,7 +130,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     """What has grown since, the largest first."""
     steps = max(1, step - before.step)
     found, counted = list(_graphs(before, walk)), set[object]()
-    sorts, known, reaching = Sorts(), _known(before, walk), {one.position for one in found}
+    sorts, known, reaching = object_size.Sorts(), _known(before, walk), {one.position for one in found}
     for position, node in enumerate(walk.nodes):
         if id(node) not in known:
             continue  # be it in the place of another one
@@ -149,7 +141,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
             continue  # the cache itself is told
         if then is not None and now is not None and now > then:
             new = _new_items(node, min(now - then, _LIMITS.most_weighed), known)
-            sizes = [deep_bytes(item, known, counted) for item in new]
+            sizes = [object_size.deep_bytes(item, known, counted) for item in new]
             row = container_kind(type(node)) or CONTAINERS[list]
             each = usual_bytes(sizes) + row.place_bytes(node)
             bound = len(node) if type(node) is list and before.places.get(id(node)) == len(node) else row.bound(node)
@@ -157,7 +149,7 @@ def grown(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
         elif now == then and id(node) in before.sizes:
             more = sorts.own_bytes(node) - before.sizes[id(node)]
             if more > _LIMITS.big_bytes:
-                found.append(GrownObject(position, "size", 1.0, more / steps, 1, largest_held(node, known)))
+                found.append(GrownObject(position, "size", 1.0, more / steps, 1, object_size.largest_held(node, known)))
     for name, (position, size) in _values(walk).items():
         more = size - before.values.get(name, (0, size))[1]
         if more > _LIMITS.big_bytes and position not in reaching:
@@ -177,12 +169,12 @@ def chains(before: Look, walk: ReachableGraph, step: int) -> list[GrownObject]:
     found, old = [], _known(before, walk)
     for name, at in new.items():
         more, kind = types[name] - before.types[name], type(walk.nodes[at[0]])
-        is_part = kind.__module__ == "builtins" or is_tensor_class(kind)  # of what it is in
+        is_part = kind.__module__ == "builtins" or object_size.is_tensor_class(kind)  # of what it is in
         if more < max(4, 0.5 * steps) or (is_part and kind is not FunctionType):
             continue
         samples = [walk.nodes[number] for number in at[: _LIMITS.samples // 2]]
         known = old | {id(walk.nodes[number]) for number in at}
-        each = sum(deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
+        each = sum(object_size.deep_bytes(sample, known - {id(sample)}, set()) for sample in samples) / len(samples)
         sort = "chain" if _num_links(samples[0]) == 1 else "objects"
         found.append(GrownObject(at[0], sort, more / steps, each, types[name], samples))
     return sorted(found, key=lambda one: -one.bytes_per_step)
@@ -199,8 +191,12 @@ def _num_links(sample: object) -> int:
 
 def _known(before: Look, walk: ReachableGraph) -> set[int]:
     """The ids of what there was, without those that a new tensor or container has got, or an array that is longer."""
-    sorts, then = Sorts(), before.storages.get
-    there = ((at, node) for at, node in enumerate(walk.nodes) if type(node) in _PLAIN or sorts[type(node)] > CONTAINER)
+    sorts, then = object_size.Sorts(), before.storages.get
+    there = (
+        (at, node)
+        for at, node in enumerate(walk.nodes)
+        if type(node) in _PLAIN or sorts[type(node)] > object_size.CONTAINER
+    )
     return before.known - {id(node) for at, node in there if (was := then(id(node))) != _storage(walk, at, was)}
 
 
@@ -208,7 +204,7 @@ def _graphs(before: Look, walk: ReachableGraph) -> Iterator[GrownObject]:
     """New tensors whose graph reaches back to before the first look: a sum of losses that are not detached."""
     seen: set[object] = set()
     for position, node in enumerate(walk.nodes):
-        start = node.grad_fn if is_tensor(node) and before.newest_operation else None
+        start = node.grad_fn if object_size.is_tensor(node) and before.newest_operation else None
         if start is not None and start not in seen and reaches_back(start, before.newest_operation, seen):
             yield GrownObject(position, "graph", 1.0, 0.0, 1, [node])
 
@@ -220,9 +216,13 @@ def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
     for position, node in enumerate(walk.nodes):
         at = walk.parent(position)
         is_local = at < 0 and not walk.is_librarys_variable(position)
-        if is_local or (at >= 0 and walk.is_module(at) and is_tensor(node)):  # a path to others would read `__dict__`
-            graph = operations_of(node.grad_fn, seen) if is_tensor(node) and node.grad_fn is not None else ()
-            size = len(graph) * _LIMITS.operation_bytes + is_local * big_bytes(node)
+        if is_local or (
+            at >= 0 and walk.is_module(at) and object_size.is_tensor(node)
+        ):  # a path to others would read `__dict__`
+            graph = (
+                operations_of(node.grad_fn, seen) if object_size.is_tensor(node) and node.grad_fn is not None else ()
+            )
+            size = len(graph) * _LIMITS.operation_bytes + is_local * object_size.big_bytes(node)
             found[walk.path(position)] = position, size
     return found
 
@@ -242,16 +242,21 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
         parts = [(item, {id(item), *map(id, item if type(item) is tuple else ())}) for item in mixed]
         parts = [(item, own) for item, own in parts if others.isdisjoint(own)]  # what others have, too, says nothing
         known, until_s = others.union(*(own for _, own in parts)), time.thread_time() + _LIMITS.weighed_s
-        sizes, counted = list[float](), set[object]()
+        sizes, counted = list[tuple[object, float, bool]](), set[object]()
         for item, own in parts:
             if len(sizes) < _LIMITS.samples or time.thread_time() < until_s:
                 known -= own  # each without the others, which it may lead to
-                sizes.append(deep_bytes(item, known, counted))
+                is_shared = any(
+                    id(part) in others and object_size.is_array(part) for part in object_size.inside([item])
+                )
+                sizes.append((item, object_size.deep_bytes(item, known, counted), is_shared))
                 known |= own
+        sizes = [row for row in sizes if not row[2]] or sizes  # a variable has the tensors of the last one, too
         if sizes:
-            one.samples = _usual([item for item, _ in parts], sizes)
+            items, weights, _ = zip(*sizes, strict=True)
+            one.samples = _usual(items, weights)
             row = container_kind(type(node)) or CONTAINERS[list]
-            one.each_bytes = statistics.fmean(sizes) + row.place_bytes(node)
+            one.each_bytes = statistics.fmean(weights) + row.place_bytes(node)
 
 
 def _usual(items: Sequence[object], sizes: Sequence[float]) -> list[object]:
@@ -275,7 +280,7 @@ def _storage(walk: ReachableGraph, position: int, then: Any = None) -> object:
     """What tells this tensor, array or container from another in its place; `then` if it is still that container."""
     thing, above = walk.nodes[position], walk.parent(position)
     if type(thing) not in _PLAIN:
-        return next(iter(storages_of(thing)), None) if is_tensor(thing) else big_bytes(thing)
+        return next(iter(storages_of(thing)), None) if object_size.is_tensor(thing) else object_size.big_bytes(thing)
     held = thing.values() if type(thing) is dict else thing
     now = id(walk.nodes[above]) if above >= 0 else 0, id(next(iter(held), None)), id(next(reversed(held), None))
     if now == then or not then:

@@ -10,20 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from forgather_mem.diagnose.leaks import holder_kinds
 from forgather_mem.diagnose.leaks.growing import LEAK
-from forgather_mem.diagnose.leaks.holder_kinds import (
-    CYCLE,
-    KINDS,
-    Held,
-    cure_of,
-    cure_of_cycle,
-    form_of,
-    kind_of,
-    last_name,
-    last_of,
-    recorder,
-    signature_of,
-)
 from forgather_mem.diagnose.leaks.holder_lines import bound_of_holder, data_sets, line_of_function, lines_of_holder
 from forgather_mem.diagnose.leaks.snapshot import GrownObject
 from forgather_mem.heap.containers import LRU_CACHE, length_of, newest
@@ -78,7 +66,7 @@ class Suspect:
 
     def __post_init__(self) -> None:
         if self.cure is None and self.kind:
-            self.cure = KINDS[self.kind].cure
+            self.cure = holder_kinds.KINDS[self.kind].cure
 
     @property
     def since_step(self) -> int:
@@ -91,7 +79,7 @@ class Suspect:
         signature = " ".join(filter(None, [self.kind, "in", holder, self.source_line]))
         known = {name: getattr(self, name) for name in keys_of(LeakSuspect) if hasattr(self, name)}
         pace = self.count_per_step / max(1, len(self.place.names) if self.place is not None else 1)  # of one of several
-        cure = self.cure and self.cure.replace("{last}", last_of(self.form, self.written, pace))
+        cure = self.cure and self.cure.replace("{last}", holder_kinds.last_of(self.form, self.written, pace))
         return LeakSuspect(**{**known, "cure": cure, "signature": signature})
 
     def set_line(self, found: Line, line_is: LineIs = "added") -> None:
@@ -109,7 +97,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     owner = walk.owner(one.position)
     if type(container) is LRU_CACHE:
         path = f"{getattr(container, '__module__', '')}.{container.__qualname__}"
-    kind = kind_of(Held(one, container, path, owner))
+    kind = holder_kinds.kind_of(holder_kinds.Held(one, container, path, owner))
     is_item = not (has_attributes(container) or walk.is_namespace(one.position) or walk.is_module(one.position))
     is_value = any(sample is container for sample in one.samples)
     if one.kind == "size" and one.samples and not is_value:
@@ -117,15 +105,16 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         path = (type(container).__name__ if is_plain else path) + _slots(container, one.samples, is_item)
         path = _PARTS.sub("", path)
     if kind.name == "cycle iterator":
-        path = path[: path.index(CYCLE) + len(CYCLE)]
+        path = path[: path.index(holder_kinds.CYCLE) + len(holder_kinds.CYCLE)]
     names = names_of(walk, one.position)
     if one.kind == "size" and walk.is_module(one.position) and one.samples:
         names = module_names(walk.label(one.position), container, one.samples[0], item=False)
     elif one.kind == "size" and is_item and not is_value:
         names = [replace(named, item=True) for named in names]
     elif one.kind == "size":
-        names = slot_names(owner if attributes_of(owner) is container else container, last_name(path)) or names
-    held = Held(one, container, path, owner)
+        slots_of = owner if attributes_of(owner) is container else container
+        names = slot_names(slots_of, holder_kinds.last_name(path)) or names
+    held = holder_kinds.Held(one, container, path, owner)
     lines = lines_of_holder(held, names)
     bound = bound_of_holder(held, names, data_sets(walk, one.position, names, lines))
     grows = one.samples[0] if one.kind == "size" and one.samples else container
@@ -135,8 +124,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
         held_by=path,
-        each=signature_of(one, container),
-        cure=cure_of(kind, held),
+        each=holder_kinds.signature_of(one, container),
+        cure=holder_kinds.cure_of(kind, held),
         count=one.count if one.kind == "items" else None,
         bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
         kind=kind.name,
@@ -146,7 +135,7 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
         place=Place(places, sort_of(one.samples) if one.kind == "items" else None),
-        form=form_of(type(container), one.kind, type(grows)) if bound is None else "",
+        form=holder_kinds.form_of(type(container), one.kind, type(grows)) if bound is None else "",
         lines=tuple(lines),
     )
     if len(lines) == 1:
@@ -242,7 +231,7 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
         held_by=f"{telling.__name__}, in a reference cycle",
         each=", ".join(cls.__name__ for cls in ordered[:3]),
         kind="cycle",
-        cure=cure_of_cycle(telling),
+        cure=holder_kinds.cure_of_cycle(telling),
         where=_matter(garbage),
     )
     if found is not None:
@@ -261,7 +250,7 @@ def _line_of_link(garbage: Sequence[object], cls: type) -> Line | None:
 def made_suspect(line: Line | None, bytes_per_step: float) -> Suspect:
     """What nobody is known to hold: with the line that makes it, or else the recorder that is on."""
     frees = "free what this line makes; if that is an object of Python's, gc.get_referrers tells who has it"
-    cure = recorder() or (frees if line is not None else None)
+    cure = holder_kinds.recorder() or (frees if line is not None else None)
     return Suspect(type="memory", bytes_per_step=bytes_per_step, kind="made", where="host", cure=cure)
 
 

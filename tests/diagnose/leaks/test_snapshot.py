@@ -27,6 +27,19 @@ def test_a_bounded_cache_says_where_it_will_stop() -> None:
     assert f"the entries of the cache {top.held_by} get longer" in str(top.bounded)
 
 
+def test_what_a_variable_has_of_the_newest_item_makes_none_smaller() -> None:
+    holder: Any = Holder()
+    holder.seen = []
+
+    def add(step: int) -> None:
+        holder.last = torch.zeros(1000)
+        holder.seen.append({"last": holder.last})
+
+    (top, *_) = suspects_after(add, 5)
+    assert top.held_by == "Holder.seen"
+    assert top.bytes_per_step == pytest.approx(4400, rel=0.1)
+
+
 def test_what_is_made_anew_and_longer_is_suspected_and_no_text_beside_it() -> None:
     for make, steps in ((torch.zeros, 10), (np.zeros, 10), (np.zeros, 11)):  # also at the place of a shorter one
         holder: Any = Holder()

@@ -5,17 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.diagnose.oom.messages import (
-    DEVICE,
-    NUMBERS,
-    OF_TORCH,
-    PINNED,
-    PROCESSES,
-    SHAPES,
-    SHM_KINDS,
-    TYPES,
-    MessageShape,
-)
+from forgather_mem.diagnose.oom import messages
 from forgather_mem.diagnose.oom.recognition import _number
 from forgather_mem.heap.failed_frames import chain
 from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OTHERS, OUT_OF_MEMORY, OutOfMemoryCase
@@ -27,17 +17,17 @@ IN_OTHER_TESTS = ["numpy._core._exceptions._ArrayMemoryError: Unable to allocate
 NCCL_WITHOUT_A_REASON = "Error while creating shared memory segment /dev/shm/nccl-Le (size 9637888)"
 
 
-@pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: f"{shape.kind}-{shape.pattern[:30]}")
-def test_each_form_is_that_of_a_message_that_was_met(shape: MessageShape) -> None:
+@pytest.mark.parametrize("shape", messages.SHAPES, ids=lambda shape: f"{shape.kind}-{shape.pattern[:30]}")
+def test_each_form_is_that_of_a_message_that_was_met(shape: messages.MessageShape) -> None:
     words = [*MET, *IN_OTHER_TESTS, NCCL_WITHOUT_A_REASON] + OF_OTHERS * shape.only_when_full
-    firsts = [next((one for one in SHAPES if re.search(one.pattern, said, re.M)), None) for said in words]
+    firsts = [next((one for one in messages.SHAPES if re.search(one.pattern, said, re.M)), None) for said in words]
     assert any(first is shape for first in firsts), (
         "nobody has met it, or another row comes before it: add the message to messages.yaml, with its source"
     )
 
 
 @pytest.mark.parametrize(
-    ("name", "pattern"), [(name, pattern) for name, patterns in NUMBERS.items() for pattern in patterns]
+    ("name", "pattern"), [(name, pattern) for name, patterns in messages.NUMBERS.items() for pattern in patterns]
 )
 def test_each_number_stands_in_a_message_that_was_met(name: str, pattern: str) -> None:
     found = [match for said in MET if (match := re.search(pattern, said))]
@@ -66,31 +56,31 @@ NAMED = re.compile(
 @pytest.mark.parametrize("case", [*OUT_OF_MEMORY, *LIBRARY_MESSAGES], ids=lambda case: case.name)
 def test_no_size_and_no_device_of_a_message_goes_unread(case: OutOfMemoryCase) -> None:
     for said in map(str, chain(case.error)):
-        patterns = [PROCESSES, *(pattern for patterns in NUMBERS.values() for pattern in patterns)]
+        patterns = [messages.PROCESSES, *(pattern for patterns in messages.NUMBERS.values() for pattern in patterns)]
         read = {match.start(1) for pattern in patterns for match in re.finditer(pattern, said)}
         for size in re.finditer(
             r"(?<![\w.])\d[\d.,]* ?(?:bytes|[KMGT]i?B)\b|(?<![\w.(])(?<!ocess )(?<!pid )(?<!pp:)\d{4,}\b", said
         ):
             beside = UNREAD.search(said[size.end() :]) or UNREAD.search(said[: size.start()])
             assert size.start() in read or beside, f"a row in NUMBERS for {size[0]}"
-        devices = {match[match.lastindex or 0] for match in re.finditer(DEVICE, said)}
+        devices = {match[match.lastindex or 0] for match in re.finditer(messages.DEVICE, said)}
         unread = {match[0] for match in NAMED.finditer(said) if match[1] not in devices}
-        assert not unread or PINNED in case.expected.values(), f"an alternative of DEVICE for {unread}"
+        assert not unread or messages.PINNED in case.expected.values(), f"an alternative of DEVICE for {unread}"
 
 
 def test_each_kind_is_named_where_users_read() -> None:
     page = (Path(__file__).parents[3] / "docs/oom.md").read_text(encoding="utf-8").partition("Every form of such")[2]
-    kinds = {*(shape.kind for shape in SHAPES), *(kind for kind, _ in TYPES.values())}
-    assert [kind for kind in kinds if kind.removesuffix(OF_TORCH) not in page] == []
+    kinds = {*(shape.kind for shape in messages.SHAPES), *(kind for kind, _ in messages.TYPES.values())}
+    assert [kind for kind in kinds if kind.removesuffix(messages.OF_TORCH) not in page] == []
 
 
 def test_kinds_that_other_modules_name_are_in_the_table() -> None:
-    kinds = {shape.kind for shape in SHAPES}
-    assert {PINNED, *SHM_KINDS} <= kinds
+    kinds = {shape.kind for shape in messages.SHAPES}
+    assert {messages.PINNED, *messages.SHM_KINDS} <= kinds
     torchs = {f"{name} allocator" for name in ("CUDA", "HIP", "XPU", "MPS", "HPU", "CPU", "device")}
-    assert {kind for kind in kinds if kind.endswith(OF_TORCH)} == torchs
-    assert {shape.where for shape in SHAPES if shape.kind in SHM_KINDS} == {"host"}
+    assert {kind for kind in kinds if kind.endswith(messages.OF_TORCH)} == torchs
+    assert {shape.where for shape in messages.SHAPES if shape.kind in messages.SHM_KINDS} == {"host"}
 
 
 def test_words_that_have_other_causes_have_one_condition() -> None:
-    assert [shape.kind for shape in SHAPES if shape.only_when_full and shape.unless_room_in] == []
+    assert [shape.kind for shape in messages.SHAPES if shape.only_when_full and shape.unless_room_in] == []
