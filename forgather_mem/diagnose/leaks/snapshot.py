@@ -106,10 +106,8 @@ class GrownObject:
 
 def look(walk: ReachableGraph, step: int) -> Look:
     """The present state of what the walk reached."""
-    found, sorts = (
-        Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes)),
-        object_size.Sorts(),
-    )
+    found = Look(step, walk.ids(), types=Counter(type(node).__qualname__ for node in walk.nodes))
+    sorts = object_size.Sorts()
     for position, node in enumerate(walk.nodes):
         sort = sorts[type(node)]
         if sort > object_size.CONTAINER or type(node) in _PLAIN:
@@ -216,12 +214,9 @@ def _values(walk: ReachableGraph) -> dict[str, tuple[int, int]]:
     for position, node in enumerate(walk.nodes):
         at = walk.parent(position)
         is_local = at < 0 and not walk.is_librarys_variable(position)
-        if is_local or (
-            at >= 0 and walk.is_module(at) and object_size.is_tensor(node)
-        ):  # a path to others would read `__dict__`
-            graph = (
-                operations_of(node.grad_fn, seen) if object_size.is_tensor(node) and node.grad_fn is not None else ()
-            )
+        is_tensor = object_size.is_tensor(node)
+        if is_local or (at >= 0 and walk.is_module(at) and is_tensor):  # a path to others would read `__dict__`
+            graph = operations_of(node.grad_fn, seen) if is_tensor and node.grad_fn is not None else ()
             size = len(graph) * _LIMITS.operation_bytes + is_local * object_size.big_bytes(node)
             found[walk.path(position)] = position, size
     return found
