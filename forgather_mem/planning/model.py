@@ -185,7 +185,7 @@ def holders_of(
     walk = ReachableGraph.walk() if unnamed or left else ReachableGraph()
     for at, node in enumerate(walk.nodes):
         if (module := unnamed.pop(id(node), None)) is not None:
-            names[module] = in_peoples_words(walk.holder(at))
+            names[module] = in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
         inside = [one for one in (tensors_among(list(node)) if is_long else [node]) if type(one) in _PLAIN]
@@ -193,7 +193,7 @@ def holders_of(
             above, kind = at, left.pop(key)
             while "[" in walk.path(above):
                 above = walk.parent(above)
-            holder = kind, in_peoples_words(walk.holder(above))
+            holder = kind, in_peoples_words(walk.path(above))
             found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
     held: dict[str, list[Kept]] = {kind: [] for kind in kinds}
