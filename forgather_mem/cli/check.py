@@ -56,7 +56,7 @@ def check(
         found, results = found_problems(environment, name, parse_settings(settings), target)
     mistakes = [problem for problem in found if problem.is_mistake]
     if as_json:
-        print(json_text({"template": name, "ok": not mistakes, "findings": list(map(_as_json, found))}, indent=2))
+        print(json_text({"template": name, "ok": not mistakes, "findings": [*map(_as_json, found)]}, indent=2))
     else:
         print_text("\n".join([*(str(problem.error) for problem in found), *_summary(name, found, results)]))
     return FAILURE if mistakes else 0

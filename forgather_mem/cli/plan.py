@@ -22,6 +22,7 @@ from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser, size_bytes, whole_number
 from forgather_mem.errors import ForgatherMemError, UsageError
 from forgather_mem.planning.isolation.processes import end_processes
+from forgather_mem.system.process_start import cpu_s
 from forgather_mem.telemetry import run_session
 
 _SIZES = ("batch", "length")
@@ -122,7 +123,7 @@ def answer_of_script(
     Args:
         words: Its command line.
         request: What is asked.
-        most_s: After so long it is ended.
+        most_s: After so long it is ended, but not before it has computed so long, or has taken twice as long.
         tell: Called each second with the time that it has taken, and what is planned: "" before that.
         how: For `subprocess.Popen`.
     """
@@ -130,13 +131,13 @@ def answer_of_script(
         (Path(folder) / run_session.REQUEST).write_text(json.dumps(request), encoding="utf-8")
         process, began_s, doing = subprocess.Popen(words, env=_environment(folder), **how), time.monotonic(), ""
         try:
-            while (left_s := began_s + most_s - time.monotonic()) > 0:
+            while (took_s := time.monotonic() - began_s) < 2 * most_s and min(took_s, cpu_s(process.pid)) < most_s:
                 with suppress(subprocess.TimeoutExpired):
-                    process.wait(min(1.0, left_s))
+                    process.wait(min(1.0, 2 * most_s - took_s))
                     break
                 with suppress(OSError):
                     doing = Path(folder, run_session.DOING).read_text(encoding="utf-8") or doing
-                tell(time.monotonic() - began_s, doing)
+                tell(took_s, doing)
         finally:  # after an interrupt, and of what the script's own threads have started when its plan was told
             end_processes(folder)
             process.wait()

@@ -31,8 +31,8 @@ def add_arguments(parser: CommandParser) -> None:
     )  # fmt: skip
     add(
         "--advice-s", metavar="N", type=whole_number(0), default=60,
-        help="When memory runs out, plan for at most so many seconds what would have fitted; 0 for nothing. "
-        "Default: %(default)s.",
+        help="When memory runs out, plan for so many seconds what would have fitted, on a busy machine for up to "
+        "twice as long; 0 for nothing. Default: %(default)s.",
     )  # fmt: skip
     parser.add_command("A script, -m module, torchrun, ..., with its own options.")
 

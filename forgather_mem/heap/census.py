@@ -313,7 +313,7 @@ class _Census:
         return [0, *sorted((number_of(operation) or 0) + 1 for operation in ends)]
 
     def _count_graphs(self, untrained: Mapping[int, str], trained: set[int]) -> None:
-        """What the operations keep whose results are alive: those of the pass that runs first, then the oldest first.
+        """What the operations keep whose results are alive: of the running pass first, then the oldest; lists' first.
 
         Of the same step, what leads to the pass that runs is a part of it; so is what one variable holds of another
         pass, as the second of two towers, unless that is a sum over passes, or has been gone back through.
@@ -326,7 +326,7 @@ class _Census:
             for position, node in enumerate(self.walk.nodes)
             if is_tensor(node) and node.grad_fn is not None
         }
-        for position in sorted(ages, key=lambda position: (ages[position] < len(self._passes), ages[position])):
+        for position in sorted(ages, key=lambda at: (ages[at] < len(self._passes), ages[at], self._owner(at) == at)):
             tensor, owner = self.walk.nodes[position], self._owner(position)
             is_running = ages[position] == len(self._passes)
             operations = list(operations_of(tensor.grad_fn, seen))

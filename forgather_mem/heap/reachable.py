@@ -77,7 +77,10 @@ class ReachableGraph:
 
     def _walk(self, budget_s: float, failed: Iterable[FrameType], among: Iterable[object]) -> None:
         self._until_s = time.thread_time() + budget_s
-        ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values()), *_librarys()], -1)
+        of_users, modules = user_modules(len(sys.modules)), list(sys.modules.items())
+        # The namespaces of libraries' modules, to which their functions that are written in C lead
+        of_libraries = [id(owner_paths.attributes_of(module)) for name, module in modules if name not in of_users]
+        ours = dict.fromkeys([id(self), id(self.__dict__), *map(id, vars(self).values()), *of_libraries], -1)
         self._seen.update(ours)  # counted as seen, not entered
         # What only a function's variable leads to comes last, a library's function last of all: an attribute is a
         # better name
@@ -200,12 +203,6 @@ class ReachableGraph:
         self._seen[id(thing)] = len(self.nodes)
         self.nodes.append(thing)
         self._above.append(above)
-
-
-def _librarys() -> list[int]:
-    """The ids of the namespaces of libraries' modules, to which their functions that are written in C lead."""
-    users = user_modules(len(sys.modules))
-    return [id(owner_paths.attributes_of(module)) for name, module in list(sys.modules.items()) if name not in users]
 
 
 def _namespaces() -> Iterator[tuple[str, object]]:

@@ -39,7 +39,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     at = report.oom or report.killed
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
-    failed = failed_training(report, time.time() + most_s)
+    failed = failed_training(report, time.time() + 2 * most_s)
     if isinstance(at, KilledReport) and not report.advice and failed != "memory grows at each step":
         report = replace(report, advice=tuple(may_help_after(report)))
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
@@ -47,7 +47,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         return _not_planned(report, failed)
     is_told = at.step or at.phase != "other"
     head = f"out of memory {f'in {format_time(at.step, at.phase)}' if is_told else 'before the first step had ended'}"
-    say(f"forgather-mem: {head}: planning what would have fitted (at most {most_s:g} s; Ctrl-C ends it)")
+    say(f"forgather-mem: {head}: planning what would have fitted ({most_s:g} s, at most twice that; Ctrl-C ends it)")
     raise_own_limits()  # this process has been given those of the training
     try:
         answer = _answer(command, failed, most_s)

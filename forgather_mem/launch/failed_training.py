@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
-from forgather_mem.diagnose.oom.explanation import MAY_END_ELSEWHERE, OWN, as_written, of_prompts
+from forgather_mem.diagnose.oom.explanation import as_written, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
@@ -154,9 +154,8 @@ def _grown(report: RunReport, oom: OomReport) -> tuple[str, int, int]:
     own = sum(size for part, size in oom.in_use.items() if _is_of_training(part) and part != "parameters")
     came = (report.host.allocated_end_bytes or 0) - report.host.allocated_start_bytes - own
     told = {name: most for change in report.advice for name, most in change.in_script.items()}
-    named = {name: most for name, most in told.items() if name.startswith("`") and isinstance(most, int)}
+    named = {UNSEEN: 0} | {name: most for name, most in told.items() if name.startswith("`") and isinstance(most, int)}
     named |= {str(name): 0 for change in report.advice for name in [change.in_script.get(DETACHED)] if name}
-    named |= {UNSEEN: 0}
     beside = [(part, size) for part, size in oom.in_use.items() if not _is_of_training(part)]
     held = [(size, name) for part, size in beside for name in named if part.endswith(name)]
     size, name = max(held, default=(0, ""))
@@ -256,8 +255,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         largest = f"{part} {format_bytes(planned.parts[part])}"
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
         why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
-        close = f"{OWN[:1].upper()}{OWN[1:]}: {MAY_END_ELSEWHERE}." * (-WHEN.own_bytes <= rest < 0)
-        words = [killed.why_now or "", why, close]
+        words = [killed.why_now or "", why]
     else:
         of_all = f"The training's own tensors take {needed} there (planned)"
         words = [f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""]
@@ -271,7 +269,7 @@ def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequen
     workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
     words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
-    grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step, and {OWN}: {MAY_END_ELSEWHERE}."
+    grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step."
     words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
     return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
 

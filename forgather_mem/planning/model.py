@@ -185,10 +185,11 @@ def holders_of(
     walk = ReachableGraph.walk() if unnamed or left else ReachableGraph()
     for at, node in enumerate(walk.nodes):
         if (module := unnamed.pop(id(node), None)) is not None:
-            names[module] = in_peoples_words(walk.path(at))
+            names[module] = in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
-        for key in left.keys() & _storages_of(tensors_among(list(node)) if is_long else [node]):
+        inside = [one for one in (tensors_among(list(node)) if is_long else [node]) if type(one) in _PLAIN]
+        for key in left.keys() & {one.untyped_storage()._cdata for one in inside if one.layout == torch.strided}:
             above, kind = at, left.pop(key)
             while "[" in walk.path(above):
                 above = walk.parent(above)
@@ -201,11 +202,6 @@ def holders_of(
         one = Kept(name, num_items, sum(sizes[number] for number in numbers), numbers)
         held[kind] += [one] * (one.num_bytes >= MIB)
     return names, {kind: sorted(rows, key=lambda one: -one.num_bytes) for kind, rows in held.items()}
-
-
-def _storages_of(found: Iterable[torch.Tensor]) -> set[int]:
-    """Of these, by `_cdata`; what else a walk has found has none."""
-    return {one.untyped_storage()._cdata for one in found if type(one) in _PLAIN and one.layout == torch.strided}
 
 
 def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:

@@ -9,12 +9,22 @@ from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.planning.card import reserved_by_allocator
 from forgather_mem.planning.loop.notes import Bound, Note, bound_of_notes
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
-from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, StorageLog, Trace
+from forgather_mem.planning.storage_log import COPIES, EVALUATED, OTHER_GRAPHS, StorageLog, Trace
 from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
 PARTS = (
-    *("parameters", "gradients", "optimizer", "activations", OTHER_GRAPHS, "batch", OTHER_MODELS, OTHER_TENSORS),
+    *(
+        "parameters",
+        "gradients",
+        "optimizer",
+        "activations",
+        OTHER_GRAPHS,
+        EVALUATED,
+        "batch",
+        OTHER_MODELS,
+        OTHER_TENSORS,
+    ),
     *(KEPT, COPIES, "results", "callbacks", "temporaries"),
 )
 
@@ -158,7 +168,7 @@ def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable
 
 def _phase_peaks(log: StorageLog) -> Iterator[tuple[PhasePlan, PlannedShape]]:
     """For each phase of each step its highest moment, and its batch; one that comes again counts once."""
-    part_of = [PARTS.index(part or "temporaries") for part in log.parts]
+    part_of = [PARTS.index(log.name_of(number)) for number in range(len(log.sizes))]
     now, total = [0] * len(PARTS), 0
     found: dict[tuple[int, str], tuple[int, list[int], PlannedShape]] = {}
     for (_, step, phase, batch), events in log.trace.by_stretch():

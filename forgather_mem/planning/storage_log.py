@@ -17,7 +17,7 @@ import torch
 
 from forgather_mem.planning.batches import PlannedShape
 
-OTHER_GRAPHS, COPIES = "graphs of other models", "copies"
+OTHER_GRAPHS, EVALUATED, COPIES = "graphs of other models", "graphs of the evaluation", "copies"
 _COPIED = {"parameters": "the model", "optimizer": "the optimizer's state"}
 
 
@@ -267,4 +267,9 @@ class StorageLog:
             self.parts[number] = None if self.parts[number] == OTHER_GRAPHS else self.parts[number]
         elif self.parts[number] is None:
             was_forward = self.stretches[self._made_in[number]].phase == "forward"
-            self.parts[number] = "activations" if was_forward else "temporaries"
+            self.parts[number] = "activations" if was_forward else self.name_of(number)
+
+    def name_of(self, number: int) -> str:
+        """What a storage was for, if it went in the phase that made it: an evaluation with graphs may keep them all."""
+        has_graph = number not in self.without_graph and self.stretches[self._made_in[number]].phase == "evaluate"
+        return self.parts[number] or (EVALUATED if has_graph else "temporaries")

@@ -38,6 +38,11 @@ def process_age_s(pid: int | str = "self") -> float | None:
     return None
 
 
+def cpu_s(pid: int) -> float:
+    """What a process has computed, with those that it has waited for."""
+    return sum(map(int, stat_fields(f"/proc/{pid}")[11:15])) / os.sysconf("SC_CLK_TCK")
+
+
 def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:
     """What a run's header says of any process, training or not: fields of `RunHeader`, the others are of a training.
 

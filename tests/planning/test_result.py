@@ -30,8 +30,10 @@ def one_step() -> Plan:
     del kept, passing
     log.begin("optimizer")
     del gradient
+    log.begin("evaluate")
+    evaluated = made(2)
     plan = replace(plan_of_log(log, [PlannedShape(4, 16)], ["A note."], None), accumulation=2)
-    del weight
+    del weight, evaluated
     return plan
 
 
@@ -41,6 +43,7 @@ def test_each_phase_has_its_peak_in_parts() -> None:
         ("forward", {"parameters": 1, "activations": 10, "temporaries": 5}),
         ("backward", {"parameters": 1, "gradients": 1, "activations": 10, "temporaries": 3}),
         ("optimizer", {"parameters": 1, "gradients": 1}),
+        ("evaluate", {"parameters": 1, "graphs of the evaluation": 2}),
     ]
 
 

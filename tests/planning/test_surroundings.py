@@ -27,7 +27,7 @@ def test_a_teacher_counts_from_the_start_and_is_named() -> None:
 
     plan = compared(step, model, optimizer, torch.zeros(2, 3, 12, 12), *distils.teacher.parameters())
     assert {row.parts["other models"] for row in plan.phases} == {4 * (512 * 512 * 9 + 512)}
-    assert plan.notes[1].startswith("Other models: `distils.teacher` of test_a_teacher_")
+    assert plan.notes[1].startswith("Other models: `Distils.teacher` ")
 
 
 def test_a_graph_that_no_optimizer_needs_is_a_part_of_its_own() -> None:

@@ -19,7 +19,7 @@ from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predic
 from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
-from forgather_mem.telemetry.events import STEP_PHASES
+from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, Change, LeakReport, OomReport
 from forgather_mem.units import format_bytes
 
@@ -29,8 +29,7 @@ _OF_KIND = {
     PINNED: "page-locked memory, which is the host's, not the device's, could not be had.",
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
-MAY_END_ELSEWHERE = "alone it may end in another step"
-OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}"
+_OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}: alone it may end in another step"
 _KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
@@ -246,15 +245,20 @@ def _of_new_state(failure: Failure) -> str | None:
 
 
 def _of_watching(failure: Failure) -> str | None:
-    """That less was wanting than watching takes of a limit of this process alone; or, more likely than not, was."""
+    """That less was wanting than watching takes of a limit of this process alone; or, more likely than not, was.
+
+    With what the layers behind would still have asked for. An evaluation or a generation goes on growing, and so does
+    the state that an optimizer makes.
+    """
     wanted, free = failure.found.requested_bytes, failure.free_bytes
-    is_own = "RLIMIT" in (failure.limit or "")
-    if wanted is None or free is None or not is_own:
+    to_come = failure.in_use.get("activations", 0) * (1 / failure.done_frac - 1)
+    grows = failure.phase in OPAQUE_PHASES or (failure.phase == "optimizer" and failure.is_first)
+    if wanted is None or free is None or grows or "RLIMIT" not in (failure.limit or ""):
         return None
     missing, most = (wanted // 2, f"At most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
-    if not 0 < missing <= WHEN.own_bytes:
+    if not 0 < missing <= WHEN.own_bytes - to_come:
         return None
-    return f"{most or format_bytes(missing)} were missing, and {OWN}: {MAY_END_ELSEWHERE}."
+    return f"{most or format_bytes(missing)} were missing, and {_OWN}."
 
 
 def _of_census(failure: Failure) -> str | None:

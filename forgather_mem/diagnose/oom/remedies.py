@@ -87,10 +87,8 @@ def _fewer_rows(failure: Failure) -> Iterator[Change]:
     if not failure.settings.is_trainers:
         yield from smaller_batches(failure)
     rows = failure.settings.number("per_device_train_batch_size") if failure.settings.is_trainers else 1
-    for at in range(1, rows.bit_length()):
-        yield setting(
-            "changes the training; a step's batches are loaded at once", per_device_train_batch_size=rows >> at
-        )
+    note = "changes the training; a step's batches are loaded at once"
+    yield from (setting(note, per_device_train_batch_size=rows >> at) for at in range(1, rows.bit_length()))
 
 
 def _checkpointing(failure: Failure) -> Iterator[Change]:
