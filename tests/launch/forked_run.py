@@ -80,8 +80,8 @@ class _Program:
     returncode: int | None = None
 
     def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], start_new_session: bool = False, **files: Any):
-        self._argv, self._pid = argv, os.fork()
-        if not self._pid:
+        self._argv, self.pid = argv, os.fork()
+        if not self.pid:
             try:
                 if start_new_session:
                     os.setsid()
@@ -96,7 +96,7 @@ class _Program:
     def wait(self, timeout: float | None = None) -> int:
         deadline_s = time.monotonic() + (math.inf if timeout is None else timeout)
         while self.returncode is None:
-            ended, status = os.waitpid(self._pid, os.WNOHANG)
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
             if ended:
                 self.returncode = os.waitstatus_to_exitcode(status)
             elif time.monotonic() > deadline_s:
