@@ -112,6 +112,9 @@ def command_of(words: Sequence[str]) -> Command:
             raise UsageError(f"there is no file {first!r}", "write its words without quotes" if " " in first else hint)
         return Command([*python, first, *rest], first, rest)
     if (executable := _executable(first)) is not None:
+        at = _options_of_python(rest) if os.path.basename(first).rstrip(".0123456789") == "python" else len(rest)
+        if at < len(rest) and (own := command_of(rest[at:])).is_python:
+            return Command([executable, *rest[:at], *own.argv[len(python) :]], own.script, own.arguments)
         number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])
         return Command([executable, *rest], script, arguments, is_python=False)
@@ -123,6 +126,14 @@ def command_of(words: Sequence[str]) -> Command:
         raise UsageError(f"{first!r} is no command", f"variables stand before ours: {first} forgather-mem ...")
     near = did_you_mean(first, _scripts_beside(first))
     raise UsageError(f"{first!r} is neither a file nor a command", near or "give a script, -m module, or a command")
+
+
+def _options_of_python(words: Sequence[str]) -> int:
+    """How many of the words behind `python` are its own options; what follows is a script, `-m` or `-c`."""
+    number = 0
+    while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
+        number += 1 + (words[number] in ("-X", "-W"))
+    return number
 
 
 def _executable(name: str) -> str | None:

@@ -1,5 +1,6 @@
 """The command line of `forgather-mem run`."""
 
+import shutil
 import sys
 from pathlib import Path
 
@@ -134,14 +135,19 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
         (["-m", "tool.train", "-x"], "tool.train", ["-x"], True),
         (["./mine.yaml", "-x"], "mine.yaml", ["-x"], False),
         (["-c", "print()", "-x"], "-c", ["-x"], True),
+        (["python", "-u", "-X", "dev", "runs/train.py", "-x"], "train.py", ["-x"], True),
+        (["python3", "-W", "error", "-m", "tool.train", "-x"], "tool.train", ["-x"], True),
+        (["python", "./launch", "-x"], "python", ["./launch", "-x"], False),
+        (["python", "-i"], "python", ["-i"], False),
         (["./launch", "--ranks", "2", "runs/train.py", "-x"], "train.py", ["-x"], False),
         (["./launch", "-x"], "launch", ["-x"], False),
     ):
         found = command_of(words)
         assert (found.name, found.arguments, found.is_python) == (name, arguments, is_python)
-        begin = [sys.executable] if is_python else words[:1]
-        assert found.argv[:1] == begin
-        assert found.argv[-len(words) :] == words
+        is_named = words[0].startswith("python")
+        begin = shutil.which(words[0]) if is_named else sys.executable if is_python else words[0]
+        assert found.argv[0] == begin
+        assert found.argv[-len(words) + is_named :] == words[is_named:]
 
 
 def test_what_is_not_given_has_the_default_of_a_command_without_options() -> None:
