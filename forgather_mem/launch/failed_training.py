@@ -214,10 +214,10 @@ def may_help_after(report: RunReport) -> list[Change]:
 def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
-    told.setdefault("dataloader_num_workers", str(report.killed.num_workers or 0))
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
+    case.num_workers = report.killed.num_workers or 0
     others = others_bytes_of(report.killed)
     case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
     case.functions = PREDICTS if report.killed.has_trained else ()

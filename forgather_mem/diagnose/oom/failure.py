@@ -53,6 +53,7 @@ class Failure:
         generated: What a generation was to return beside the tokens, by the names of arguments.
         each_prompt: The argument by which it has each prompt several times, and how often; empty and 1 if it has not.
         new_tokens: That a generation makes at most; 0 where nobody has told.
+        num_workers: Of the data loader that failed, or of a process that was killed.
         keeps_graphs: Whether graphs of passes before the last are kept: so it would be with more, smaller batches.
     """
 
@@ -87,6 +88,7 @@ class Failure:
     generated: str = ""
     each_prompt: tuple[str, int] = ("", 1)
     new_tokens: int = 0
+    num_workers: int = 0
 
     def generates(self, sizes: Mapping[str, int]) -> None:
         """So often each prompt, and so many tokens, by the names of `generate`'s arguments."""

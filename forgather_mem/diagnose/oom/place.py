@@ -129,6 +129,7 @@ def failure_at(
         batch = Batch(batch.rows, None)  # the tokens of the call say nothing of those that are cached
     last = [(one.tb_frame.f_code.co_filename, one.tb_lineno) for one in users[-1:]]
     config = next(filter(None, (frame_variables(frame).get("generation_config") for frame in frames)), None)
+    loaders = [_self_of(frame) for frame in frames if _phase_of(frame) == "data"]
     failure = Failure(
         found=found,
         phase=phase,
@@ -142,6 +143,7 @@ def failure_at(
         trained_bytes=sum(one.nbytes for one in trained_parameters(model, optimizer)),
         batch=batch,
         generated=asked_of_generate(config, {}),
+        num_workers=max(getattr(loader, "_num_workers", 0) for loader in (None, *loaders)),
     )
     failure.generates(sizes_of_generate(config, {}))
     return failure

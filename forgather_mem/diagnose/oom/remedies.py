@@ -161,7 +161,8 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
 
 def _fewer_workers(failure: Failure) -> Iterator[Change]:
     hold_much = failure.in_use.get(WORKERS, 0) > WHEN.held_frac * sum(failure.in_use.values())
-    if failure.settings.number("dataloader_num_workers", 0) and (failure.phase == "data" or hold_much):
+    workers = failure.num_workers or failure.settings.number("dataloader_num_workers", 0)
+    if workers and (failure.phase == "data" or hold_much):
         yield setting("samples are made in this process", dataloader_num_workers=0)
 
 

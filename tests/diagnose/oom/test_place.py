@@ -3,7 +3,9 @@
 import copy
 import inspect
 import io
-from collections.abc import Callable
+import os
+import signal
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
+from forgather_mem.diagnose.oom.explanation import explained, failure_outside
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.place import failure_at, trained_by
 from tests.diagnose.oom.failures import FOUND
@@ -212,3 +215,17 @@ def test_the_trained_model_in_evaluation_mode_evaluates_and_a_teacher_does_not()
     assert place(lambda: teacher(x), model, "forward").phase == "forward"
     model.train()
     assert place(lambda: model(x), model, "forward").phase == "forward"
+
+
+class EndsWorkers(torch.utils.data.IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield 0
+
+
+def test_a_loop_without_settings_is_told_to_have_fewer_workers_where_one_was_killed() -> None:
+    with pytest.raises(RuntimeError, match="worker") as error:
+        next(iter(torch.utils.data.DataLoader(EndsWorkers(), num_workers=1)))
+    failure = failure_outside(error.value, FOUND)
+    assert (failure.phase, failure.num_workers) == ("data", 1)
+    assert [change.text for change in explained(failure)[1]] == ["DataLoader(num_workers=0)"]
