@@ -20,8 +20,8 @@ from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, RunSettings, settings_of
 from forgather_mem.diagnose.oom.explanation import in_own_loop
 from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
-from forgather_mem.diagnose.oom.remedies import plannable
-from forgather_mem.diagnose.oom.remedy import NUMBERS, Remedy, doing
+from forgather_mem.diagnose.oom.remedies import goes_back_each, plannable
+from forgather_mem.diagnose.oom.remedy import NOTHING, NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError, missing
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import taken_of_host
@@ -103,7 +103,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     yield
     with suppress(PlanError):
         found.changes[:] = [(-1, fits) for fits in planner.that_fit(needless)]
-        found.changes.extend(planner.that_keep_less())
+        found.changes.extend([*planner.that_goes_back_each(), *planner.that_keep_less()])
     yield
     # How much will be kept of steps that are not planned nobody knows
     if failed.grown[0] or (planner.grows and planner.own.bound == "at least"):
@@ -239,6 +239,16 @@ class _Planner:
             texts, notes = zip(*needless, strict=True)
             yield Change(text=", and ".join(texts), note=notes[0], in_script={NO_GRAPH: of})
 
+    def that_goes_back_each(self) -> Iterator[tuple[int, Change]]:
+        """After a kill: of a loop of the script's own in which one backward pass goes through several. Who keeps their
+        graphs nobody has told."""
+        joined = self.own.trace.joined
+        if joined and self._loop is not None and self._failed.taken_bytes is None:
+            need = self._bytes_of(replace(self.own, trace=self.own.trace.without(set().union(*joined.values()))))
+            change = self._with_peak(goes_back_each("the loss", max(joined)), need)
+            # Of batches that no loader makes the passes may be of one
+            yield from [(-1 if self._loop.keeps_graphs else NOTHING, change)] * (need <= self.most_bytes)
+
     def that_keep_less(self) -> Iterator[tuple[int, Change]]:
         """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items.
 
@@ -335,6 +345,8 @@ class _Planner:
     def _note_kill(self, row: PhasePlan, room: int, shows: bool) -> None:
         names = {OTHER_GRAPHS: f"graph of {' and '.join(self.own.untrained)}"}
         names[COPIES] = f"a copy of {' and '.join(self.own.trace.copies)}"
+        if self.own.trace.joined and self._loop is not None:
+            names["activations"] = f"graphs of up to {max(self.own.trace.joined):,} passes"
         for kept in self.own.trace.kept[:1]:
             names[KEPT] = f"{'most in ' * (len(self.own.trace.kept) > 1)}{kept.name}"
         parts = {names.get(part, part): size for part, size in row.parts.items()}

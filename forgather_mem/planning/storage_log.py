@@ -73,6 +73,8 @@ class Trace(NamedTuple):
         without_graph: The numbers of those that were made where autograd keeps no graph.
         kept: From step to step, beside the training's own, the most first.
         copies: Those that `copy.deepcopy` has made, by what they are copies of, and the line.
+        joined: Those of graphs that are there when the same model is called again before a backward pass, by which of
+            its calls that is: the 2nd or a later one.
     """
 
     events: Sequence[int] = ()
@@ -81,6 +83,7 @@ class Trace(NamedTuple):
     without_graph: Set[int] = frozenset()
     kept: Sequence[Kept] = ()
     copies: Mapping[str, Set[int]] = {}
+    joined: Mapping[int, Set[int]] = {}
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -168,7 +171,7 @@ class StorageLog:
         self.making: str | None = None
         self.batch = PlannedShape()
         self.kept: Sequence[Kept] = ()
-        self._copies = defaultdict[str, set[int]](set)
+        self._copies, self._joined = defaultdict[str, set[int]](set), defaultdict[int, set[int]](set)
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -238,6 +241,12 @@ class StorageLog:
         elif part is not None and self.parts[known[1]] in (None, COPIES):
             self.parts[known[1]] = part
 
+    def joins_passes(self, number: int) -> None:
+        """A model is called so often since the last backward pass: the next goes through what there is since, too."""
+        ended = max((at for at, one in enumerate(self.stretches) if one.phase in ("backward", "optimizer")), default=-1)
+        made = {number for number in self.alive_of(None).values() if self._made_in[number] > ended}
+        self._joined[number] |= made - self.without_graph
+
     def begin(self, phase: str, step: int | None = None) -> None:
         """From now on it is this phase."""
         last = self.stretches[-1]
@@ -253,7 +262,7 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, self._copies)
+        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, self._copies, self._joined)
 
     def close(self) -> None:
         """Note nothing more."""

@@ -306,9 +306,14 @@ def _needless(failure: Failure) -> Iterator[Change]:
 def _each_pass(failure: Failure) -> Iterator[Change]:
     for held in failure.census:
         if held.kind == "activations" and held.num_passes > 1 and held.name:
-            text = f"backward() after each pass, if {held.name} is a sum over passes: gradients add up"
-            note = f"each parameter is used {held.num_passes:,} times before one backward pass"
-            yield doing(text, note, **{DETACHED: held.name})
+            yield goes_back_each(held.name, held.num_passes)
+
+
+def goes_back_each(name: str, num_passes: int) -> Change:
+    """One backward pass for each pass, where `name` keeps the graphs of several."""
+    text = f"backward() after each pass, if {name} is a sum over passes: gradients add up"
+    note = f"each parameter is used {num_passes:,} times before one backward pass"
+    return doing(text, note, **{DETACHED: name})
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:

@@ -171,6 +171,7 @@ class Loop:
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
         self._others = WeakKeyDictionary[nn.Module, int]()
+        self._uses = Counter[int]()  # of each module by its id, since the last backward pass
         self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
         self.shapes: list[PlannedShape] = []
@@ -363,6 +364,9 @@ class Loop:
             self.counts_idle()
             self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
+                self._uses[id(module)] += 1
+                if self._uses[id(module)] > 1 and not evaluates:
+                    self.log.joins_passes(self._uses[id(module)])
                 self._stepping.add(module)
                 (self._in_training if module.training else set()).add(module)
         for tensor in tensors_among((args, keywords)):
@@ -397,6 +401,7 @@ class Loop:
         """It has ended. Those that only return gradients, and an optimizer's own, are no batches."""
         self.num_passes += 1
         self._made_passes += not self.ahead.skips
+        self._uses.clear()
         # A closure's, of which there may be several, are of one batch
         self._leaving += leaves_gradients and not (self.ahead.is_stepping and self._closes)
         self._closes, self._is_same = self.ahead.is_stepping, self._is_same and not leaves_gradients

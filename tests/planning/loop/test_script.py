@@ -10,6 +10,7 @@ from hypothesis import strategies
 from torch import nn
 
 import forgather_mem
+from forgather_mem.planning.result import Plan
 from tests.planning.counted import Counted
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
@@ -95,3 +96,21 @@ def test_the_plan_is_what_the_tensors_take(
         for _ in range(2 * every + 4):
             step(batch)
     assert plan.peak_bytes == pytest.approx(counted.peak_bytes, rel=0.01)
+
+
+def test_without_what_earlier_passes_leave_for_a_backward_pass_a_step_takes_what_one_pass_does() -> None:
+    model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def plan_of(num_passes: int) -> Plan:
+        def step(batch: torch.Tensor) -> None:
+            sum(model(batch).square().mean() for _ in range(num_passes)).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+        return forgather_mem.plan(step, model, optimizer, torch.randn(512, 64))
+
+    one, three = plan_of(1), plan_of(3)
+    assert (max(three.trace.joined), one.trace.joined) == (3, {})
+    without = three.trace.without(set().union(*three.trace.joined.values()))
+    assert max(made.before_bytes + made.size for made in without.requests()) == one.peak_bytes < three.peak_bytes
