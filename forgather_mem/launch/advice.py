@@ -59,15 +59,15 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         if where is not None and where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
             rest = tuple(one for one in report.advice if "per_device_eval_batch_size" not in one.set)
             report = replace(report, advice=rest)
-    if "problem" in answer:
-        return _not_planned(report, str(answer["problem"]))
-    planned = checked(tuple[Change, ...], answer["changes"]) or ()
-    too_large = checked(tuple[Change, ...], answer["too_large"]) or ()
+    planned = checked(tuple[Change, ...], answer.get("changes")) or ()
+    too_large = checked(tuple[Change, ...], answer.get("too_large")) or ()
     kinds = {_kind(one) for one in (*planned, *too_large)}
     is_late = "unfinished" in answer
+    report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
+    if "problem" in answer:
+        return _not_planned(report, str(answer["problem"]))
     if not kinds and not is_late:
         return _not_planned(report, "nothing is offered that can be planned")
-    report = replace(report, advice=(*planned, *(one for one in report.advice if _kind(one) not in kinds)))
     short = f"{most_s:g} s were not enough"
     has_any = too_large or any(one.predicted_bytes for one in planned)
     what = (f"planned, {short} for all: more may fit" if has_any else f"not planned: {short}") if is_late else "planned"

@@ -83,6 +83,7 @@ class KillInPlan(ReportPart):
         room_bytes: What was left for them.
         parts: What they are for.
         is_shown: Whether that is as much as there was, so that the plan shows why.
+        line, line_bytes: The user's own line that has made half of them or more, if there is one, and how much.
     """
 
     phase: str
@@ -90,6 +91,8 @@ class KillInPlan(ReportPart):
     room_bytes: Signed
     parts: Mapping[str, int]
     is_shown: bool
+    line: str = ""
+    line_bytes: int = 0
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -254,7 +257,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f"{part} {format_bytes(planned.parts[part])}"
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
-        why = f"{where} takes {needed} of tensors (planned: {largest}); {room} were left, with gaps between them."
+        made = f", {format_bytes(planned.line_bytes)} of all made at {planned.line}" if planned.line else ""
+        why = f"{where} takes {needed} of tensors (planned: {largest}{made}); {room} were left, with gaps between them."
         words = [killed.why_now or "", why]
     else:
         of_all = f"The training's own tensors take {needed} there (planned)"

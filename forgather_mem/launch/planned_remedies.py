@@ -33,6 +33,7 @@ from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
 from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
+from forgather_mem.source.source_lines import line_name, source_line
 from forgather_mem.system.memory_limit import own_limits
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.telemetry.report import Change
@@ -104,6 +105,7 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     with suppress(PlanError):
         found.changes[:] = [(-1, fits) for fits in planner.that_fit(needless)]
         found.changes.extend([*planner.that_goes_back_each(), *planner.that_keep_less()])
+    found.changes.extend([(-1, planner.at_once)] if planner.at_once else [])
     yield
     # How much will be kept of steps that are not planned nobody knows
     if failed.grown[0] or (planner.grows and planner.own.bound == "at least"):
@@ -151,7 +153,8 @@ class PlannedRemedies:
         lists = {"changes": changes, "too_large": self.too_large}
         told: dict[str, object] = {name: [to_dict(change) for change in found] for name, found in lists.items()}
         told["killed"] = to_dict(self.kills[-1]) if self.kills else None
-        return told if self.changes or self.too_large or not self.problems else {**told, "problem": self.problems[0]}
+        is_planned = self.too_large or any(change.predicted_bytes for change in changes)
+        return told if is_planned or not self.problems else {**told, "problem": self.problems[0]}
 
 
 class _Planner:
@@ -161,16 +164,18 @@ class _Planner:
         own: The plan that shows the failure.
         most_bytes: What its tensors can take, as the failure itself shows, without what is kept free.
         least_bytes: What they take without gaps between them, by the plan that was made last.
+        at_once: Less of what one line makes, where that is most of what a kill came by.
 
     Raises:
         PlanError: if the plan does not reproduce the failure.
     """
 
     def __init__(self, failed: FailedTraining, training: Trainer, loop: OwnLoop | None, found: PlannedRemedies) -> None:
-        self._failed, self._training, self._loop, self._kills = failed, training, loop, found.kills
+        self._failed, self._training, self._loop, self._found = failed, training, loop, found
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
         self._room_bytes = self.least_bytes = 0
+        self.at_once: Change | None = None
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
             try:
@@ -244,10 +249,16 @@ class _Planner:
         graphs nobody has told."""
         joined = self.own.trace.joined
         if joined and self._loop is not None and self._failed.taken_bytes is None:
-            need = self._bytes_of(replace(self.own, trace=self.own.trace.without(set().union(*joined.values()))))
-            change = self._with_peak(goes_back_each("the loss", max(joined)), need)
-            # Of batches that no loader makes the passes may be of one
-            yield from [(-1 if self._loop.keeps_graphs else NOTHING, change)] * (need <= self.most_bytes)
+            trace, change = (
+                self.own.trace.without(set().union(*joined.values())),
+                goes_back_each("the loss", max(joined)),
+            )
+            need = self._bytes_of(replace(self.own, trace=trace))
+            if need <= self.most_bytes:
+                change = self._with_peak(change, need)
+            # Of batches that no loader makes the passes may be of one. An estimate of gaps alone rules nothing out
+            alone = max((made.before_bytes + made.size for made in trace.requests()), default=0)
+            yield from [(-1 if self._loop.keeps_graphs else NOTHING, change)] * (alone <= self.most_bytes)
 
     def that_keep_less(self) -> Iterator[tuple[int, Change]]:
         """Of what the loop keeps from step to step: not both what is replaced and what replaces it, or fewer items.
@@ -352,7 +363,17 @@ class _Planner:
         parts = {names.get(part, part): size for part, size in row.parts.items()}
         # What of others' was there when the training began is in both
         left, phase = room + _others(row.parts), BETWEEN if self._failed.phase == "other" else row.phase
-        self._kills.append(KillInPlan(phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows))
+        made = self.own.trace.made_at(row.step, row.phase)
+        line, line_bytes = (line_name(*made[0]), made[1]) if made and 2 * made[1] >= row.bytes else ("", 0)
+        self._found.kills.append(
+            KillInPlan(
+                phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows,
+                line=line, line_bytes=line_bytes,
+            )
+        )  # fmt: skip
+        if made and line and shows and 2 * row.parts.get("temporaries", 0) >= row.bytes:
+            text = f"less at once at {line}: {format_bytes(line_bytes)}"
+            self.at_once = doing(text, source_line(*made[0]), **{line: ""})
 
     def _request(self, row: PhasePlan, wanted: int, taken: int) -> StorageRequest:
         """Of this phase's allocations as large as the one that failed the one beside as much as there was.

@@ -183,9 +183,13 @@ def holders_of(
     unnamed, left = {id(one): one for one in modules}, {key: kind for kind, of in kinds.items() for key in of}
     found: dict[tuple[str, str], tuple[object, set[int]]] = {}  # by kind and name: the container, and its storages
     walk = ReachableGraph.walk() if unnamed or left else ReachableGraph()
+
+    def name_of(at: int) -> str:
+        return in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
+
     for at, node in enumerate(walk.nodes):
         if (module := unnamed.pop(id(node), None)) is not None:
-            names[module] = in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
+            names[module] = name_of(at)
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
         inside = [one for one in (tensors_among(list(node)) if is_long else [node]) if type(one) in _PLAIN]
@@ -193,7 +197,7 @@ def holders_of(
             above, kind = at, left.pop(key)
             while "[" in walk.path(above):
                 above = walk.parent(above)
-            holder = kind, in_peoples_words(walk.path(above))
+            holder = kind, name_of(above)
             found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
     held: dict[str, list[Kept]] = {kind: [] for kind in kinds}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
@@ -16,8 +16,10 @@ from typing import NamedTuple
 import torch
 
 from forgather_mem.planning.batches import PlannedShape
+from forgather_mem.source.source_lines import calling_place
 
 OTHER_GRAPHS, EVALUATED, COPIES = "graphs of other models", "graphs of the evaluation", "copies"
+_LARGE_FRAC = 8  # of the most so far: who has made it is looked for, some 50 us
 _COPIED = {"parameters": "the model", "optimizer": "the optimizer's state"}
 
 
@@ -75,6 +77,7 @@ class Trace(NamedTuple):
         copies: Those that `copy.deepcopy` has made, by what they are copies of, and the line.
         joined: Those of graphs that are there when the same model is called again before a backward pass, by which of
             its calls that is: the 2nd or a later one.
+        lines: Of the largest, where the user's code has made them: file and number.
     """
 
     events: Sequence[int] = ()
@@ -84,6 +87,7 @@ class Trace(NamedTuple):
     kept: Sequence[Kept] = ()
     copies: Mapping[str, Set[int]] = {}
     joined: Mapping[int, Set[int]] = {}
+    lines: Mapping[int, tuple[str, int]] = {}
 
     def by_stretch(self) -> Iterator[tuple[Stretch, Sequence[int]]]:
         """Each phase with its events."""
@@ -131,6 +135,19 @@ class Trace(NamedTuple):
         half = len(begins) // 2
         return min(begins[half:]) - min(begins[:half]) if half else 0
 
+    def made_at(self, step: int, phase: str) -> tuple[tuple[str, int], int] | None:
+        """The line that has made the most of what is there at this phase's highest moment, and how much."""
+        total, most, of_lines, found = 0, -1, Counter[tuple[str, int]](), None
+        for stretch, events in self.by_stretch():
+            for event in events:
+                size = self.sizes[event] if event >= 0 else -self.sizes[~event]
+                total += size
+                if (line := self.lines.get(max(event, ~event))) is not None:
+                    of_lines[line] += size
+                if total > most and stretch[1:3] == (step, phase):
+                    most, found = total, next(iter(of_lines.most_common(1)), None)
+        return found
+
     def largest_bytes(self) -> int:
         """Of what is made."""
         return max((self.sizes[event] for event in self.events if event >= 0), default=0)
@@ -172,6 +189,7 @@ class StorageLog:
         self.batch = PlannedShape()
         self.kept: Sequence[Kept] = ()
         self._copies, self._joined = defaultdict[str, set[int]](set), defaultdict[int, set[int]](set)
+        self._lines = dict[int, tuple[str, int]]()
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -238,6 +256,8 @@ class StorageLog:
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
+            if part is None and _LARGE_FRAC * size > self.most_bytes and (place := calling_place()) is not None:
+                self._lines[number] = place
         elif part is not None and self.parts[known[1]] in (None, COPIES):
             self.parts[known[1]] = part
 
@@ -262,7 +282,8 @@ class StorageLog:
     @property
     def trace(self) -> Trace:
         """What there is."""
-        return Trace(self.events, self.sizes, self.stretches, self.without_graph, self.kept, self._copies, self._joined)
+        of_storages = self.without_graph, self.kept, self._copies, self._joined, self._lines
+        return Trace(self.events, self.sizes, self.stretches, *of_storages)
 
     def close(self) -> None:
         """Note nothing more."""

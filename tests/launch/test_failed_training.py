@@ -170,6 +170,8 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     assert killed.why_now == f"{planned}; 550.0 MiB were left, with gaps between them."
     assert f"Why now: {killed.why_now}" in text_of(report, killed)
     assert explained_kill(report, replace(KILLED, step=0), NEEDS).why_now == f"in step 1 {killed.why_now}"
+    of_line = explained_kill(report, KILLED, replace(NEEDS, line="train.py:9", line_bytes=412 * MIB)).why_now
+    assert "(planned: activations 500.0 MiB, 412.0 MiB of all made at train.py:9)" in str(of_line)
     larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
     assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})

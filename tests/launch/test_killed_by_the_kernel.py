@@ -121,6 +121,42 @@ def test_what_a_sum_of_an_evaluations_losses_keeps_is_told_before_a_kill(
     assert "no_grad()" in report["advice"][0]["text"]
 
 
+PASSES = """
+for _ in range(3):
+    total = 0
+    for _ in range(8):
+        total += model(torch.ones(20_000, 64)).square().mean()
+    total.backward()
+    optimizer.step()
+"""
+SORTS = """
+for _ in range(3):
+    model(torch.ones(2, 64)).sum().backward()
+    optimizer.step()
+model.eval()
+with torch.no_grad():
+    found = model(torch.ones(6000, 64))
+    (found @ found.T).argsort()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("does", "why", "advice"),
+    [(PASSES, "graphs of up to 8 passes", "backward() after each"), (SORTS, "made at", "less at once at script.py:")],
+)
+def test_a_plan_tells_which_passes_or_which_line_took_so_much(
+    tmp_path: Path, group: Path, does: str, why: str, advice: str
+) -> None:
+    (tmp_path / "script.py").write_text(
+        f"import torch\nmodel = torch.nn.Linear(64, 256)\noptimizer = torch.optim.SGD(model.parameters())\n{does}"
+    )
+    run([*inside(group, 400), *RUN, "script.py"], tmp_path)
+    report = report_in(tmp_path)
+    assert why in report["killed"]["why_now"], report["killed"]
+    assert report["advice"][0]["text"].startswith(advice)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_generation_is_told_with_what_it_was_asked_for(tmp_path: Path, group: Path, steps: int) -> None:

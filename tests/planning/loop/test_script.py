@@ -113,4 +113,7 @@ def test_without_what_earlier_passes_leave_for_a_backward_pass_a_step_takes_what
     one, three = plan_of(1), plan_of(3)
     assert (max(three.trace.joined), one.trace.joined) == (3, {})
     without = three.trace.without(set().union(*three.trace.joined.values()))
+    at = max(three.phases, key=lambda row: row.bytes)
+    assert (made := three.trace.made_at(at.step, at.phase)) is not None
+    assert made == ((__file__, plan_of.__code__.co_firstlineno + 2), pytest.approx(three.peak_bytes, rel=0.4))
     assert max(made.before_bytes + made.size for made in without.requests()) == one.peak_bytes < three.peak_bytes
