@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from queue import Queue
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import torch
 from torch import nn
@@ -28,6 +28,9 @@ from forgather_mem.planning.ranks import empty_shards, like_shard
 from forgather_mem.planning.storage_log import Kept, StorageLog
 from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.units import MIB, format_bytes
+
+if TYPE_CHECKING:
+    from forgather_mem.heap.reachable import ReachableGraph
 
 OTHER_MODELS, OTHER_TENSORS, KEPT = "other models", "other tensors", "kept"
 _PLAIN = FakeTensor, torch.Tensor, nn.Parameter
@@ -183,13 +186,9 @@ def holders_of(
     unnamed, left = {id(one): one for one in modules}, {key: kind for kind, of in kinds.items() for key in of}
     found: dict[tuple[str, str], tuple[object, set[int]]] = {}  # by kind and name: the container, and its storages
     walk = ReachableGraph.walk() if unnamed or left else ReachableGraph()
-
-    def name_of(at: int) -> str:
-        return in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
-
     for at, node in enumerate(walk.nodes):
         if (module := unnamed.pop(id(node), None)) is not None:
-            names[module] = name_of(at)
+            names[module] = _name_of(walk, at)
         # Of a long container the walk has seen a few
         is_long = type(node) in (list, tuple, deque) and len(node) > MANY
         inside = [one for one in (tensors_among(list(node)) if is_long else [node]) if type(one) in _PLAIN]
@@ -197,7 +196,7 @@ def holders_of(
             above, kind = at, left.pop(key)
             while "[" in walk.path(above):
                 above = walk.parent(above)
-            holder = kind, name_of(above)
+            holder = kind, _name_of(walk, above)
             found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
     held: dict[str, list[Kept]] = {kind: [] for kind in kinds}
@@ -206,6 +205,10 @@ def holders_of(
         one = Kept(name, num_items, sum(sizes[number] for number in numbers), numbers)
         held[kind] += [one] * (one.num_bytes >= MIB)
     return names, {kind: sorted(rows, key=lambda one: -one.num_bytes) for kind, rows in held.items()}
+
+
+def _name_of(walk: ReachableGraph, at: int) -> str:
+    return in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
 
 
 def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:

@@ -19,7 +19,6 @@ from forgather_mem.planning.batches import PlannedShape
 from forgather_mem.source.source_lines import calling_place
 
 OTHER_GRAPHS, EVALUATED, COPIES = "graphs of other models", "graphs of the evaluation", "copies"
-_LARGE_FRAC = 8  # of the most so far: who has made it is looked for, some 50 us
 _COPIED = {"parameters": "the model", "optimizer": "the optimizer's state"}
 
 
@@ -256,7 +255,8 @@ class StorageLog:
             self.alive_bytes += size
             self.most_bytes = max(self.most_bytes, self.alive_bytes)
             self._alive[key] = weakref.ref(storage, partial(self._gone, key, number)), number
-            if part is None and _LARGE_FRAC * size > self.most_bytes and (place := calling_place()) is not None:
+            # Of the largest only, since it takes some 50 us
+            if part is None and 8 * size > self.most_bytes and (place := calling_place()) is not None:
                 self._lines[number] = place
         elif part is not None and self.parts[known[1]] in (None, COPIES):
             self.parts[known[1]] = part
