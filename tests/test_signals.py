@@ -86,6 +86,7 @@ _CALLED_BACK = {
     "planning/loop/loaders.py: WeakSet": "a child that plans",
     "planning/loop/rounds.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/rounds.py: WeakSet": "a child that plans",
+    "planning/loop/ahead.py: finalize": "a child that plans",
     "planning/loop/script.py: WeakKeyDictionary": "a child that plans",
     "planning/loop/script.py: WeakSet": "a child that plans",
     "planning/loop/script.py: register": "a child that plans",

@@ -220,7 +220,7 @@ def _case_of(report: RunReport) -> Failure:
     settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
-    case.num_workers = report.killed.num_workers or 0
+    case.num_workers = report.killed.num_workers or settings.number("loader.num_workers", 0)
     others = others_bytes_of(report.killed)
     case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
     case.functions = PREDICTS if report.killed.has_trained else ()

@@ -31,6 +31,7 @@ LOOP_MODULE = "forgather_mem.loops.training_loop"
 WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are looked at by time
 # Methods of frameworks: module, class, name; and what a call is: a phase, an epoch, or what follows one or a step.
 TOLD_BY = (
+    ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter", "__init__", "workers"),
     ("transformers.trainer", "Trainer", "predict", "evaluate"),
     ("transformers.generation.utils", "GenerationMixin", "generate", "generate"),
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),

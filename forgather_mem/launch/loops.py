@@ -19,6 +19,7 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from forgather_mem.loops.observed import ObservedLoop
 
+_MOST_NOTES = 2000  # of what goes on outside of loops: a MiB of notes is read
 _FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
 
 
@@ -50,7 +51,15 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
         return _epoch(needs_steps=what == "epoch")
     asked = _asked(given[0][0], given[0][1:], given[1]) if what == "generate" else {}
     if (loop := _current()) is None:
-        return _apart(what, asked) if what in ("evaluate", "generate") and _HEARS.num_apart < 2000 else None
+        if _HEARS.num_apart >= _MOST_NOTES:
+            return None
+        if what == "workers":  # of these nothing else is known before the first step
+            from forgather_mem.engine.settings import settings_of_loaders
+
+            _note_apart("other", settings_of_loaders([given[0][1]]))
+        return _apart(what, asked) if what in ("evaluate", "generate") else None
+    if what == "workers":
+        return None
     loop.tell(asked)
     if what == "save" and given:
         targets = [one for one in (*given[0][1:2], given[1].get("f")) if hasattr(one, "getbuffer")]
@@ -73,12 +82,18 @@ def _asked(model: object, arguments: Sequence[object], keywords: Mapping[str, ob
 @contextmanager
 def _apart(what: str, asked: Mapping[str, str]) -> Iterator[None]:
     """An evaluation or a generation in no loop of ours; what a Trainer's training tells counts while that goes on."""
-    _HEARS.num_apart += 1  # each note is another one; there are not many of them, since their file is read as a whole
-    was, _HEARS.apart = _HEARS.apart, "\t".join((what, str(_HEARS.num_apart), *map("=".join, asked.items())))
-    run_session.note(run_session.FIRST, _HEARS.apart)
+    was = _HEARS.apart
+    _HEARS.apart = _note_apart(what, asked)
     yield
     _HEARS.apart = was
     run_session.note(run_session.FIRST, f"{was}\t{_HEARS.num_apart}")
+
+
+def _note_apart(what: str, asked: Mapping[str, str]) -> str:
+    _HEARS.num_apart += 1  # each note is another one
+    text = "\t".join((what, str(_HEARS.num_apart), *map("=".join, asked.items())))
+    run_session.note(run_session.FIRST, text)
+    return text
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from forgather_mem.launch.session_folder import SessionFolder
 from forgather_mem.launch.short_runs import OF_A_SIGNAL, USAGE_S
 from forgather_mem.launch.waiting import Ended
 from forgather_mem.reporting.build import build_report, write_report
+from forgather_mem.reporting.problems import was_killed_for_memory
 from forgather_mem.reporting.ranks import NO_WORD, LauncherWord, first_failure
 from forgather_mem.reporting.run_dir import killed_report, run_report
 from forgather_mem.reporting.table import format_place
@@ -55,9 +56,9 @@ def report_outcome(
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
     firsts = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
-    phase, *settings = [*firsts, "other"][-2:][0].split("\t")
+    phase = [*firsts, "other"][-2:][0].partition("\t")[0]
     report = _seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase)
-    asked = dict(one.split("=", 1) for one in settings if "=" in one)
+    asked = dict(one.split("=", 1) for told in firsts for one in told.split("\t") if "=" in one)
     reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
     if not trainings:
         reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
@@ -248,6 +249,15 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase:
         from forgather_mem.system.memory_limit import limit_facts  # imports all probes: 20 ms
 
         host = replace(host, **limit_facts()._asdict())
+    if report.killed is not None and was_killed_for_memory(report.killed, host) and host.limit_kind == "cgroup":
+        # What is passed between processes counts for one that has touched it, or for none
+        others = max(0, host.limit_bytes - max(host.rss_peak_bytes, report.killed.process_bytes or 0))
+        num_workers = int(report.run.settings.get("loader.num_workers", 0))
+        workers = others if num_workers else report.killed.workers_bytes
+        killed = replace(
+            report.killed, workers_bytes=workers, num_workers=num_workers, others_bytes=others - (workers or 0)
+        )
+        report = replace(report, killed=killed)
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     return replace(report, run=replace(report.run, wall_s=ended.wall_s), host=host, peaks=())  # peaks belong to steps

@@ -36,6 +36,7 @@ from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import not_through
 from forgather_mem.planning.private_state import around_passes, surround
 from forgather_mem.planning.ranks import like_shard
+from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.tracing import is_traced
 
@@ -77,7 +78,8 @@ class Ahead:
         self._kinds, self._has_begun = set[str](), WeakSet[Optimizer]()  # optimizers that have stepped
         self._taken: list[tuple[dict[str, object], object]] = []  # from an optimizer that does nothing
         # It may have begun in a step
-        self.is_stepping = any(isinstance(one.f_locals.get("self"), Optimizer) for one in with_callers(sys._getframe()))
+        callers = with_callers(sys._getframe())
+        self.is_stepping = any(isinstance(frame_variables(one).get("self"), Optimizer) for one in callers)
         self._is_called = self.has_looked = self.skips = self.repeats = self.has_all = False
         self.steps = self._teller = self._most_bytes = self._until = 0
         self._todo, self._planned_to = list[int](), -1
