@@ -102,7 +102,6 @@ class EventPage:
     def __init__(self, summary_writer: object, folder: str) -> None:
         self._summary_writer = summary_writer
         self._folder = folder
-        self._pid = os.getpid()
         self._out: EventFile | StockWriter | None = None
         self._records: dict[tuple[str, ...], ScalarRecord] = {}
         self._hparams = False
@@ -143,12 +142,8 @@ class EventPage:
 
     def close(self) -> None:
         """Close our own file, or flush the writer; the next write opens a new file."""
-        if self._out is None:
-            return
-        self._out.close()
-        if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
-            with missing(OSError):
-                getattr(self._summary_writer, "flush", lambda: None)()
+        if self._out is not None:
+            self._out.close()
 
     def problem(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
