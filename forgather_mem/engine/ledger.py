@@ -191,7 +191,8 @@ class _TrimmedLevel:
     """Anonymous memory, minus what is at addresses that the process did not have before.
 
     `malloc_trim` releases pages and keeps their addresses. Memory at new addresses would have been allocated anyway: a
-    leak, or a heap so fragmented that nothing fits into the trimmed parts. Only differences of two levels have a meaning.
+    leak, or a heap so fragmented that nothing fits into the trimmed parts. Only the difference of two levels
+    means something.
     """
 
     def __init__(self) -> None:
