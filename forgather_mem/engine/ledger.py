@@ -57,12 +57,9 @@ def booked(row: LedgerRow, values: Mapping[str, float]) -> LedgerRow:
 class _Booking:
     """One action that is still being followed."""
 
-    def __init__(self, step: int, time_s: float, freed_bytes: float, level: Level) -> None:
-        self.step, self.time_s = step, time_s
-        self.freed_bytes = freed_bytes
-        self.level = level
-        self.after_bytes = level() if freed_bytes > 0 else None
-        self.retaken_bytes = 0.0
+    def __init__(self, outcome: Outcome, level: Level) -> None:
+        self.outcome, self.level = outcome, level
+        self.after_bytes = level() if outcome.freed_bytes > 0 else None
         self.num_steps = 0  # steps ended since
         self.next_s: float | None = None  # duration of the first of them
         self.sharing = 1  # number of actions before that step
@@ -72,8 +69,8 @@ class _Booking:
         if self.num_steps <= FollowLimits.retaken_steps and self.after_bytes is not None:
             level_bytes = self.level()
             if level_bytes is not None:
-                again = min(max(level_bytes - self.after_bytes, 0.0), self.freed_bytes)
-                self.retaken_bytes = max(self.retaken_bytes, again)
+                again = min(max(level_bytes - self.after_bytes, 0.0), self.outcome.freed_bytes)
+                self.outcome = replace(self.outcome, retaken_bytes=max(self.outcome.retaken_bytes, again))
 
 
 Level = Callable[[], float | None]
@@ -121,7 +118,8 @@ class Ledger:
             row = LedgerRow(what=what)
         self._rows[what] = booked(row, values)
         self._close(what)
-        self._open[what] = _Booking(step, time_s, freed_bytes, self._levels[what])
+        outcome = Outcome(step=step, time_s=time_s, next_step_excess_s=0.0, freed_bytes=freed_bytes, retaken_bytes=0.0)
+        self._open[what] = _Booking(outcome, self._levels[what])
         self.following = True
 
     def follow(self, event: str, step: int, now_s: float) -> None:
@@ -156,11 +154,11 @@ class Ledger:
         return [replace(row, next_step_excess_s=max(0.0, row.next_step_excess_s)) for row in self._rows.values()]
 
     def _step_ended(self, step: int, took_s: float | None) -> None:
-        before = [booking for booking in self._open.values() if booking.step == step - 1]
-        if took_s is not None and all(booking.step < step - 1 for booking in self._open.values()):
+        before = [booking for booking in self._open.values() if booking.outcome.step == step - 1]
+        if took_s is not None and all(booking.outcome.step < step - 1 for booking in self._open.values()):
             self._quiet_s.append(took_s)
         for what, booking in list(self._open.items()):
-            if step <= booking.step:
+            if step <= booking.outcome.step:
                 continue
             booking.num_steps += 1
             booking.look()
@@ -186,29 +184,21 @@ class Ledger:
         excess_s = 0.0
         if booking.next_s is not None and self._quiet_s:
             excess_s = (booking.next_s - statistics.median(self._quiet_s)) / booking.sharing
-        return Outcome(
-            step=booking.step,
-            time_s=booking.time_s,
-            next_step_excess_s=excess_s,
-            freed_bytes=booking.freed_bytes,
-            retaken_bytes=booking.retaken_bytes,
-        )
+        return replace(booking.outcome, next_step_excess_s=excess_s)
 
 
 class _TrimmedLevel:
     """Anonymous memory, minus what is at addresses that the process did not have before.
 
     `malloc_trim` releases pages and keeps their addresses. Memory at new addresses would have been allocated anyway: a
-    leak, or a heap so fragmented that nothing fits into the trimmed parts.
+    leak, or a heap so fragmented that nothing fits into the trimmed parts. Only the difference of two levels
+    means something.
     """
 
     def __init__(self) -> None:
-        self._highest_bytes: float | None = None
-        self._new_bytes = 0.0
+        self._highest_bytes = 0
 
     def __call__(self) -> float:
         memory = own_memory()
-        if self._highest_bytes is not None and memory.address_bytes > self._highest_bytes:
-            self._new_bytes += memory.address_bytes - self._highest_bytes
-        self._highest_bytes = max(self._highest_bytes or 0.0, memory.address_bytes)
-        return memory.anonymous_bytes - self._new_bytes
+        self._highest_bytes = max(self._highest_bytes, memory.address_bytes)
+        return memory.anonymous_bytes - self._highest_bytes

@@ -128,9 +128,9 @@ _WITH_WRITER = "with the TensorBoard writer"
 class StockWriter:
     """Writes through a third-party writer; its failures are counted, not raised.
 
-    A given writer is neither flushed nor closed. One that we open has a thread, may lose two minutes if the process is
-    killed, and is reopened after a failure. After a fork the child writes nothing: the writer's thread is missing
-    there, and it would wait for it.
+    A given writer is flushed at the end and not closed. One that we open has a thread, may lose two minutes if the
+    process is killed, and is reopened after a failure. After a fork the child writes nothing: the writer's thread is
+    missing there, and it would wait for it.
 
     Args:
         make: Returns the writer; called at the first event. The writer has `add_event(event)`, or is a
@@ -169,12 +169,12 @@ class StockWriter:
         return True
 
     def close(self) -> None:
-        """Close the writer if it is ours."""
+        """Close the writer if it is ours, else flush it."""
         writer, self._writer = self._writer, None
-        if writer is None or not self._owned or os.getpid() != self._pid:
+        if os.getpid() != self._pid:  # in a forked child it would wait forever
             return
         try:
-            writer.close()
+            getattr(writer, "close" if self._owned else "flush", bool)()
         except ours(OSError) as error:
             self._losses.note(error, _WITH_WRITER, 0)
 

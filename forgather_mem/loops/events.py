@@ -49,10 +49,6 @@ class LoopEvents:
         objects: Objects = lambda: (None, None),
     ) -> None:
         self.args, self.fence = args, FailureGuard()
-        self._run: Run | None = None
-        self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
-        self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
-        self._quiet_until = 0.0
         flow = []  # without `TrainingArguments` the loop's own code decides when to log, evaluate and save
         if isinstance(args, of_transformers("TrainingArguments", "training_args") or ()):
             from transformers import DefaultFlowCallback
@@ -67,8 +63,10 @@ class LoopEvents:
         control: type[Any] = of_transformers("TrainerControl") or LoopControl
         self.control: TrainerControl = control()
         self._no_phases = PhaseStack()  # where none of the callbacks is ours
-        self._run, self.phases, self.is_quiet = None, self._no_phases, False
-        self._due.clear()
+        self._run: Run | None = None
+        self.phases, self.is_quiet, self._quiet_until = self._no_phases, False, 0.0
+        self._due: dict[str, float] = {}  # after so many steps somebody wants this event inside a step again
+        self._urgent: list[tuple[ArmedRule, ArmedWork]] = []  # what may want the end of a step before that
 
     def fire(self, event: str, **objects: object) -> None:
         """Call `on_<event>` of all callbacks; what is in `objects` is passed to them by name."""

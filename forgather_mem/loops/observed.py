@@ -379,7 +379,7 @@ def _found() -> list[object]:
     return live_objects(*_WANTED)
 
 
-def _as_one(optimizers: list[torch.optim.Optimizer]) -> Any:
+def _as_one(optimizers: list[torch.optim.Optimizer]) -> object:
     """What callbacks read of an optimizer, for all of them together."""
     if len(optimizers) < 2:
         return optimizers[0] if optimizers else None

@@ -55,7 +55,7 @@ def new_state(args: object) -> TrainerState:
     return state
 
 
-def default_arguments() -> Any:
+def default_arguments() -> SimpleNamespace:
     """Arguments for a loop without any: no folder, and the ranks."""
     rank, world_size = rank_and_size()
     local_rank = int(os.environ.get("LOCAL_RANK", rank))

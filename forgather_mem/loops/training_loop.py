@@ -55,9 +55,7 @@ class TrainingLoop:
         self._events = LoopEvents(self.args, callbacks, lambda: (model, optimizer))
         self.callback_handler = self._events.handler
         self._training = self._optimizer_stepped = False
-        self._hooks = ExitStack()
         self._substeps = self._epochs_begun = 0
-        self._epoch: tuple[float, int | None, int] = (0.0, None, 0)  # start, number of steps, first step
         self._events.fire("init_end")
 
     @property
@@ -109,7 +107,7 @@ class TrainingLoop:
         self._need_training("epoch")
         number = self._epochs_begun
         self.control.should_epoch_stop = False
-        self._epoch = (float(number), num_steps, self.state.global_step)
+        self._epoch: tuple[float, int | None, int] = (float(number), num_steps, self.state.global_step)
         self._events.fire("epoch_begin")
         self._events.enter("data")
         yield number

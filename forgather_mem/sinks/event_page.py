@@ -100,10 +100,10 @@ class EventPage:
     """
 
     def __init__(self, summary_writer: object, folder: str) -> None:
-        self._summary_writer = summary_writer
         self._folder = folder
-        self._pid = os.getpid()
         self._out: EventFile | StockWriter | None = None
+        if summary_writer is not None:  # of this process, whoever writes first
+            self._out = StockWriter(lambda: summary_writer, self.begin_file, owned=False)
         self._records: dict[tuple[str, ...], ScalarRecord] = {}
         self._hparams = False
 
@@ -143,12 +143,8 @@ class EventPage:
 
     def close(self) -> None:
         """Close our own file, or flush the writer; the next write opens a new file."""
-        if self._out is None:
-            return
-        self._out.close()
-        if self._summary_writer is not None and os.getpid() == self._pid:  # in a forked child it would wait forever
-            with missing(OSError):
-                getattr(self._summary_writer, "flush", lambda: None)()
+        if self._out is not None:
+            self._out.close()
 
     def problem(self) -> str | None:
         """What could not be written, for the report; None if everything was."""
@@ -168,9 +164,7 @@ class EventPage:
         """A new file begins: nothing is in it yet."""
 
     def _opened(self) -> EventFile | StockWriter:
-        """The destination of events: the given writer, our own file in the folder, or TensorBoard's own writer."""
-        if self._summary_writer is not None:
-            return StockWriter(lambda: self._summary_writer, self.begin_file, owned=False)
+        """The destination of events where no writer was given: our own file, or TensorBoard's own writer."""
         folder = self.find_folder()
         if "://" in folder:
             logger.warning(

@@ -6,6 +6,7 @@ import functools
 import sys
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import Any
 
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.records import Finding, JsonData, RunInfo, Sample
@@ -13,6 +14,7 @@ from forgather_mem.units import GIB, MIB
 
 _Summary = Mapping[str, float | str]
 _Put = Callable[[_Summary, Finding], object]
+_Run = Any  # of some tracker
 
 
 class TrackerSummarySink:
@@ -80,13 +82,13 @@ class TrackerSummarySink:
 
     def _look(self) -> None:
         """Keep hold of the runs that are open: some end before the training does."""
-        for tracker, find in _TRACKERS.items() if self._writes else ():
+        for tracker, (find, put) in _TRACKERS.items() if self._writes else ():
             module = sys.modules.get(tracker)  # never imported by us: the script uses it, or it does not
             if module is None or getattr(module, "__file__", None) is None:  # a folder of that name, as W&B makes one
                 continue
-            put = self._guard.call(tracker, find, module)
-            if put is not None:
-                self._found[tracker] = put
+            run = self._guard.call(tracker, find, module)
+            if run is not None:
+                self._found[tracker] = functools.partial(put, run, module)
 
 
 def summary_of(report: JsonData) -> dict[str, float | str]:
@@ -110,45 +112,37 @@ def summary_of(report: JsonData) -> dict[str, float | str]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _in_wandb(wandb: ModuleType) -> _Put | None:
-    run = getattr(wandb, "run", None)
-    return None if run is None else lambda summary, finding: run.summary.update(dict(summary))
+def _to_wandb(run: _Run, wandb: ModuleType, summary: _Summary, finding: Finding) -> None:
+    run.summary.update(dict(summary))
 
 
-def _in_mlflow(mlflow: ModuleType) -> _Put | None:
-    run = mlflow.active_run()
-    return None if run is None else functools.partial(_to_mlflow, mlflow, run.info.run_id)
-
-
-def _to_mlflow(mlflow: ModuleType, run_id: str, summary: _Summary, finding: Finding) -> None:
+def _to_mlflow(run: _Run, mlflow: ModuleType, summary: _Summary, finding: Finding) -> None:
     client = mlflow.MlflowClient()  # takes a run that has ended, too
     for key, value in summary.items():
         if isinstance(value, str):
-            client.set_tag(run_id, key, value)
+            client.set_tag(run.info.run_id, key, value)
         else:
-            client.log_metric(run_id, key, value, step=finding.step)
+            client.log_metric(run.info.run_id, key, value, step=finding.step)
 
 
-def _in_comet(comet_ml: ModuleType) -> _Put | None:
-    experiment = comet_ml.get_running_experiment()
-    return None if experiment is None else lambda summary, finding: experiment.log_others(dict(summary))
+def _to_comet(experiment: _Run, comet_ml: ModuleType, summary: _Summary, finding: Finding) -> None:
+    experiment.log_others(dict(summary))
 
 
-def _in_trackio(trackio: ModuleType) -> _Put | None:
-    run = trackio.context_vars.current_run.get()
-
-    def put(summary: _Summary, finding: Finding) -> None:
-        words, levels = summary_of(finding.data.get("report") or {}), trackio.AlertLevel
-        level = levels.WARN if words.get("leak") == "leak" else levels.INFO
-        if words.get("end") != "finished":
-            level = levels.ERROR
-        title = "Memory: " + ", ".join(str(words[word]) for word in ("end", "leak") if word in words)
-        lines = [f"{key}: {value}" for key, value in summary.items() if value != finding.text]
-        run.alert(title, "\n".join([*lines, "", finding.text]), level=level, step=finding.step)
-
-    return None if run is None else put
+def _to_trackio(run: _Run, trackio: ModuleType, summary: _Summary, finding: Finding) -> None:
+    words, levels = summary_of(finding.data.get("report") or {}), trackio.AlertLevel
+    level = levels.WARN if words.get("leak") == "leak" else levels.INFO
+    if words.get("end") != "finished":
+        level = levels.ERROR
+    title = "Memory: " + ", ".join(str(words[word]) for word in ("end", "leak") if word in words)
+    lines = [f"{key}: {value}" for key, value in summary.items() if value != finding.text]
+    run.alert(title, "\n".join([*lines, "", finding.text]), level=level, step=finding.step)
 
 
-_TRACKERS: Mapping[str, Callable[[ModuleType], _Put | None]] = {
-    "wandb": _in_wandb, "mlflow": _in_mlflow, "comet_ml": _in_comet, "trackio": _in_trackio,
-}  # fmt: skip
+# By the tracker's module: what finds the run that is open in it, and what writes there
+_TRACKERS: Mapping[str, tuple[Callable[[ModuleType], _Run], Callable[[_Run, ModuleType, _Summary, Finding], None]]] = {
+    "wandb": (lambda wandb: getattr(wandb, "run", None), _to_wandb),
+    "mlflow": (lambda mlflow: mlflow.active_run(), _to_mlflow),
+    "comet_ml": (lambda comet_ml: comet_ml.get_running_experiment(), _to_comet),
+    "trackio": (lambda trackio: trackio.context_vars.current_run.get(), _to_trackio),
+}

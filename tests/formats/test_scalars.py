@@ -88,14 +88,10 @@ def test_our_own_files_are_read_with_descriptions_texts_and_changing_names(tmp_p
 
 
 def test_a_torn_end_is_left_out_and_files_follow_each_other(tmp_path: Path) -> None:
-    first = [
-        Event(step=step, wall_time=1.0, summary={"value": [{"tag": "a", "simple_value": step}]}) for step in (1, 2)
-    ]
-    second = [
-        Event(step=step, wall_time=1.0, summary={"value": [{"tag": "a", "simple_value": step}]}) for step in (2, 3)
-    ]
-    write_events(tmp_path / "events.out.tfevents.1", first)
-    write_events(tmp_path / "events.out.tfevents.2", second)
+    for number in (1, 2):
+        points = [(step, {"value": [{"tag": "a", "simple_value": step}]}) for step in (number, number + 1)]
+        events = [Event(step=step, wall_time=1.0, summary=summary) for step, summary in points]
+        write_events(tmp_path / f"events.out.tfevents.{number}", events)
     (tmp_path / "notes.txt").write_text("no event file")
     whole = (tmp_path / "events.out.tfevents.1").read_bytes()
     (tmp_path / "events.out.tfevents.1").write_bytes(whole[:-5])

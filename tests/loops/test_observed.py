@@ -31,6 +31,7 @@ from forgather_mem.telemetry.triggers import Every
 pytestmark = pytest.mark.alone(forked=True)
 
 STEPS = 30
+EACH_STEP = Rule(Every(steps=1), [lambda moment, sample: {"mine/step": float(moment.step)}])
 
 
 class Phases(TrainerCallback):
@@ -66,8 +67,7 @@ class Phases(TrainerCallback):
 @pytest.fixture
 def watching() -> Iterator[tuple[ObservedLoop, Capture, Phases]]:
     capture, phases = Capture(), Phases()
-    rule = Rule(Every(steps=1), [lambda moment, sample: {"mine/step": float(moment.step)}])
-    loop = ObservedLoop(default_arguments(), lambda: [MemoryCallback([rule], [capture]), phases])
+    loop = ObservedLoop(default_arguments(), lambda: [MemoryCallback([EACH_STEP], [capture]), phases])
     LOOPS.add(loop)
     loop.listen()
     gc.collect()  # an optimizer that is still there in a cycle is waited for in the first steps
@@ -319,10 +319,7 @@ def test_a_compiled_model_has_no_more_graph_breaks_and_is_compiled_no_more_often
         else:
             called = torch.compile(lambda rows: model(rows), backend="eager")
         optimizer = torch.optim.AdamW(model.parameters())
-        for _ in range(10):
-            called(torch.randn(16, 8)).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+        train(called, optimizer, steps=10)
         return sum(counters["graph_break"].values()), counters["frames"]["total"]
 
     watched, capture, _ = watching
@@ -399,8 +396,7 @@ def test_a_loop_that_tells_of_itself_is_not_observed_and_one_after_it_is(
     monkeypatch.chdir(tmp_path)
     model, own = net(), Capture()
     optimizer = torch.optim.AdamW(model.parameters())
-    rule = Rule(Every(steps=1), [lambda moment, sample: {"mine/step": float(moment.step)}])
-    told = TrainingLoop(model, optimizer, callbacks=[MemoryCallback([rule], [own])])
+    told = TrainingLoop(model, optimizer, callbacks=[MemoryCallback([EACH_STEP], [own])])
     with told.train():
         for _ in range(4):
             with told.step():

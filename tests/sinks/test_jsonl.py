@@ -13,6 +13,13 @@ from tests.sinks.plain_run import PlainRun
 from tests.sinks.written import sample
 
 
+def train(sink: JsonlSink, run: PlainRun, *steps: int) -> None:
+    sink.begin(run)
+    for step in steps:
+        sink.write(sample(step))
+    sink.end(run)
+
+
 def test_each_rank_has_a_file_that_begins_with_a_header(tmp_path: Path) -> None:
     for rank in (0, 1):
         sink = JsonlSink()
@@ -53,21 +60,14 @@ def test_what_came_of_the_records_so_far_stands_behind_each_4096th(
 
 def test_a_path_of_ones_own_has_the_rank_in_it_on_other_ranks(tmp_path: Path) -> None:
     for rank in (0, 3):
-        sink = JsonlSink(tmp_path / "memory.jsonl")
-        sink.begin(run := PlainRun(rank=rank))
-        sink.write(sample(1))
-        sink.end(run)
+        train(JsonlSink(tmp_path / "memory.jsonl"), PlainRun(rank=rank), 1)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["memory.jsonl", "memory.rank3.jsonl"]
 
 
 def test_a_resumed_run_continues_the_file_after_a_torn_line(tmp_path: Path) -> None:
     path = tmp_path / "memory.jsonl"
     for steps in ((1, 2), (3,)):
-        sink = JsonlSink(path)
-        sink.begin(PlainRun())
-        for step in steps:
-            sink.write(sample(step))
-        sink.end(PlainRun())
+        train(JsonlSink(path), PlainRun(), *steps)
         path.write_bytes(path.read_bytes() + b'{"type":"sam')
     found = list(LogReader(path))
     assert [record.step for record in found if isinstance(record, Sample)] == [1, 2, 3]
@@ -76,10 +76,7 @@ def test_a_resumed_run_continues_the_file_after_a_torn_line(tmp_path: Path) -> N
 
 def test_a_file_that_has_grown_is_rotated_and_each_part_has_a_header(tmp_path: Path) -> None:
     sink = JsonlSink(max_bytes=4096, keep=2)
-    sink.begin(run := PlainRun(folder=tmp_path))
-    for step in range(200):
-        sink.write(sample(step))
-    sink.end(run)
+    train(sink, PlainRun(folder=tmp_path), *range(200))
     files = log_files(tmp_path)[0]
     assert [path.name for path in files] == [f"memory.rank0.jsonl{end}" for end in (".2", ".1", "")]
     assert all(path.stat().st_size < 4096 + 200 for path in files)
@@ -105,9 +102,7 @@ def test_nothing_is_written_outside_of_trainings_and_a_sink_can_be_pickled(tmp_p
     copy = pickle.loads(pickle.dumps(sink))
     sink.end(PlainRun())
     sink.write(sample(2))
-    copy.begin(PlainRun())
-    copy.write(sample(3))
-    copy.end(PlainRun())
+    train(copy, PlainRun(), 3)
     assert [record.step for record in LogReader(tmp_path / "log.jsonl") if isinstance(record, Sample)] == [1, 3]
 
 

@@ -35,11 +35,16 @@ def read(reader: Any) -> tuple[dict[str, Any], dict[str, tuple[str, str, float]]
     return dict(resource.resource.attributes), found
 
 
-def test_gauges_and_counters_by_our_table_with_the_host_and_the_rank() -> None:
+def exporting() -> tuple[OpenTelemetrySink, Any]:
+    """A sink in a training, and what reads it."""
     reader = export.InMemoryMetricReader()
     sink = OpenTelemetrySink(readers=[reader])
-    run = PlainRun(rank=1, world_size=4)
-    sink.begin(run)
+    sink.begin(PlainRun(rank=1, world_size=4))
+    return sink, reader
+
+
+def test_gauges_and_counters_by_our_table_with_the_host_and_the_rank() -> None:
+    sink, reader = exporting()
     sink.write(sample(1, host__rss_bytes=2.0**30, step__time_s=0.5, gc__pause_s=0.25, host__limit_used_frac=0.5))
     sink.write(sample(2, host__rss_bytes=2.0**31, gc__pause_s=0.5, mine__odd=3.0))
     attributes, found = read(reader)
@@ -61,8 +66,7 @@ def test_gauges_and_counters_by_our_table_with_the_host_and_the_rank() -> None:
 
 
 def test_a_second_training_forgets_gauges_and_its_counters_go_on() -> None:
-    reader, run = export.InMemoryMetricReader(), PlainRun(rank=1)
-    sink = OpenTelemetrySink(readers=[reader])
+    (sink, reader), run = exporting(), PlainRun(rank=1)
     for _ in range(2):
         sink.begin(run)
         sink.write(sample(1, gc__pause_s=0.25))
@@ -74,18 +78,14 @@ def test_a_second_training_forgets_gauges_and_its_counters_go_on() -> None:
 
 def test_the_environment_names_the_service(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "service.name=mine,team=vision")
-    reader = export.InMemoryMetricReader()
-    sink = OpenTelemetrySink(readers=[reader])
-    sink.begin(PlainRun(rank=1))
+    sink, reader = exporting()
     sink.write(sample(1))
     attributes, _ = read(reader)
     assert (attributes["service.name"], attributes["team"]) == ("mine", "vision")
 
 
 def test_no_two_metrics_of_our_table_have_one_name(caplog: pytest.LogCaptureFixture) -> None:
-    reader = export.InMemoryMetricReader()
-    sink = OpenTelemetrySink(readers=[reader])
-    sink.begin(PlainRun(rank=1))
+    sink, reader = exporting()
     names = [metric.name for metric in every_metric()]
     sink.write(Sample(event="step_end", step=1, epoch=None, time_s=0.0, values=dict.fromkeys(names, 1.0)))
     assert len(read(reader)[1]) == len(names) + 1

@@ -83,11 +83,6 @@ def test_a_tracker_prints_a_table(device: SimulatedDevice, capsys: pytest.Captur
     assert second.index("14.4") == first.index("23.1"), "numbers stand under each other"
 
 
-def test_a_tracker_without_records_says_so(capsys: pytest.CaptureFixture[str]) -> None:
-    MemoryTracker().print_summary()
-    assert capsys.readouterr().out == "Memory: no records\n"
-
-
 def test_a_tracker_as_a_dict_is_json_and_leaves_out_what_was_not_measured(device: SimulatedDevice) -> None:
     device.initialised = False
     tracker = MemoryTracker()
@@ -197,6 +192,7 @@ def test_a_profiler_stays_the_same_size_however_many_batches_it_sees() -> None:
     assert max(sizes) - min(sizes) < 50
 
 
-def test_a_profiler_without_checkpoints_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_records_or_checkpoints_that_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    MemoryTracker().print_summary()
     BatchMemoryProfiler().print_summary()
-    assert capsys.readouterr().out == "Memory: no checkpoints\n"
+    assert capsys.readouterr().out == "Memory: no records\nMemory: no checkpoints\n"
