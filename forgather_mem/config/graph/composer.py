@@ -279,7 +279,7 @@ class Composer:
         self._nodes += 1
         is_empty = text == "" and not event.style
         is_text = bool(event.style) or text != event.value or not tag.constructor  # of a call
-        marks = {} if event.style or not text else {TEXT: _mark_of_text(event)}
+        marks: dict[object, Mark] = {} if event.style or not text else {TEXT: _mark_of_text(event)}
         content = text if is_text else _resolved(text, marks.get(TEXT, mark))
         return scalar_node(tag, mark, None if is_empty else (content,), marks)
 
