@@ -112,8 +112,6 @@ class Rendered:
 
     def put_back(self, text: str) -> str:
         """A piece of the text with its tokens replaced by their values."""
-        if not self.has_value(text):
-            return text
         return TOKEN.sub(lambda match: self.values.get(match[0], match[0]), text)
 
     def place(self, line: int, column: int = 1) -> SourceLocation:
