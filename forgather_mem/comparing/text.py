@@ -148,10 +148,8 @@ def _values(setting: Changed) -> tuple[str, str]:
 
 
 def _leak(leak: LeakReport) -> str:
-    holder = leak.suspects[0].held_by if leak.suspects else None
-    line = leak.suspects[0].allocated_at if leak.suspects else None
-    since = f" from step {leak.since_step:,} on"
-    return f"{format_bytes(leak.bytes_per_step)} a step{since}" + "".join(f", {one}" for one in (holder, line) if one)
+    told = (one for suspect in leak.suspects[:1] for one in (suspect.held_by, suspect.allocated_at) if one)
+    return ", ".join([f"{format_bytes(leak.bytes_per_step)} a step from step {leak.since_step:,} on", *told])
 
 
 def _tables(comparison: Comparison) -> Iterator[Table]:

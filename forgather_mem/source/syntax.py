@@ -100,11 +100,9 @@ def class_regions(classes: Sequence[type]) -> list[Region]:
 
 def function_regions(code: CodeType, variable: str) -> list[Region]:
     """The function in which a variable of `code` is local, with the functions in it."""
-    tree = tree_of(code.co_filename)
-    if tree is None:
-        return []
-    functions = (node for node in ast.walk(tree) if isinstance(node, Function))
-    around = sorted((one for one in functions if _holds(one, code.co_firstlineno)), key=lambda one: one.lineno)
+    nodes = ast.walk(tree_of(code.co_filename) or ast.Module([], []))
+    functions = (node for node in nodes if isinstance(node, Function) and _holds(node, code.co_firstlineno))
+    around = sorted(functions, key=lambda one: one.lineno)
     around = [node for node in around if variable in local_names(node)] or around[-1:]
     return [Region(node=node, file=code.co_filename) for node in around[-1:]]
 

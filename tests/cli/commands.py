@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 BASE = """\
 # What all runs share
@@ -42,12 +41,14 @@ class Mine:
 """
 
 
-def in_a_process(*argv, cwd=None, **kwargs):
-    root = str(Path(__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": root, "COLUMNS": "80", "NO_COLOR": ""}
-    del environment["NO_COLOR"]
+def environment():
+    ours = ("FORGATHER_MEM", "COLUMNS", "NO_COLOR")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+
+
+def in_a_process(*argv, cwd, **kwargs):
     command = [sys.executable, "-m", "forgather_mem", *map(str, argv)]
-    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, **kwargs)
+    return subprocess.run(command, cwd=cwd, env=environment(), capture_output=True, text=True, timeout=120, **kwargs)
 
 
 def findings(cli, *argv):

@@ -2,7 +2,6 @@
 
 import itertools
 import json
-import os
 import re
 import signal
 import subprocess
@@ -15,14 +14,13 @@ import pytest
 
 from forgather_mem.cli.parser import CommandParser
 from forgather_mem.cli.report import add_arguments
+from tests.cli.commands import in_a_process
 from tests.reporting.logs import log_of
 from tests.reporting.report_fixtures import all_well, killed, merged, out_of_memory, text_of, written
 
 
 def report(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("FORGATHER_MEM", "COLUMNS"))}
-    command = [sys.executable, "-m", "forgather_mem", "report", *arguments]
-    return subprocess.run(command, cwd=folder, env=kept, capture_output=True, text=True, timeout=60)
+    return in_a_process("report", *arguments, cwd=folder)
 
 
 @pytest.fixture

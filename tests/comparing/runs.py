@@ -99,10 +99,5 @@ def leaking(held_by: str = "Trainer.losses", mib_per_step: float = 2.0) -> LeakR
     )  # fmt: skip
 
 
-def side(name: str, *reports: RunReport) -> Side:
-    """These runs under a name."""
-    return Side(name, reports)
-
-
 def compared(before: RunReport, after: RunReport) -> Comparison:
-    return comparison_of(side("a", before), side("b", after))
+    return comparison_of(Side("a", [before]), Side("b", [after]))

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from forgather_mem.comparing.comparison import comparison_of
+from forgather_mem.comparing.side import Side
 from forgather_mem.comparing.text import comparison_text
 from forgather_mem.telemetry.report import CleanupCall
-from tests.comparing.runs import compared, leaking, run, side
+from tests.comparing.runs import compared, leaking, run
 
 
 def test_what_is_off_in_both_does_not_differ() -> None:
@@ -76,7 +77,7 @@ def test_a_batch_decides_nothing_about_the_model() -> None:
 def test_a_setting_that_differs_within_a_side_is_no_cause() -> None:
     old = [run(settings={"threads": number, "arguments.optim": "sgd"}) for number in ("1", "2")]
     new = [run(settings={"threads": "2", "arguments.optim": "adamw_torch"}, optimizer=60) for _ in range(2)]
-    found = comparison_of(side("a", *old), side("b", *new))
+    found = comparison_of(Side("a", old), Side("b", new))
     assert [one.name for one in found.settings] == ["arguments.optim"]
 
 

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.comparing.comparison import Comparison, comparison_of, to_json
+from forgather_mem.comparing.comparison import Comparison, to_json
 from forgather_mem.comparing.text import comparison_text, sentences
 from forgather_mem.telemetry.report import LeakReport, RunReport
-from tests.comparing.runs import MIB, compared, leaking, on_device, run, side
+from tests.comparing.runs import MIB, compared, leaking, on_device, run
 
 MODEL = {"parameters": 14.0, "optimizer": 28.0}
 
@@ -184,7 +184,7 @@ def sizes(activations: float = 80, results: float = 8, **model: float) -> dict[s
 
 
 def planned(after: dict[str, dict[str, float]], **changes: Any) -> Comparison:
-    return comparison_of(side("a", run(planned=sizes())), side("b", run(planned=after, **changes)))
+    return compared(run(planned=sizes()), run(planned=after, **changes))
 
 
 def grown_by_plan(after: dict[str, dict[str, float]], **changes: Any) -> list[tuple[str, str, float]]:

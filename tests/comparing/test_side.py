@@ -4,14 +4,13 @@ from dataclasses import replace
 
 import pytest
 
-from forgather_mem.comparing.side import differences
+from forgather_mem.comparing.side import Difference, Side, differences
 from forgather_mem.telemetry.report import RunReport
-from tests.comparing.runs import MIB, on_device, run, side
+from tests.comparing.runs import MIB, on_device, run
 
 
-def sure(before: list[float], after: list[float]) -> bool:
-    found = differences(side("a", *map(run, before)), side("b", *map(run, after)), "host")
-    return next(one for one in found if one.name == "peak").is_sure
+def told(before: RunReport, after: RunReport) -> dict[str, Difference]:
+    return {one.name: one for one in differences(Side("a", [before]), Side("b", [after]), "host")}
 
 
 @pytest.mark.parametrize(
@@ -30,12 +29,12 @@ def sure(before: list[float], after: list[float]) -> bool:
 def test_a_difference_is_sure_beyond_what_equal_runs_differ_by(
     before: list[float], after: list[float], expected: bool
 ) -> None:
-    assert sure(before, after) is expected
+    found = differences(Side("a", [*map(run, before)]), Side("b", [*map(run, after)]), "host")
+    assert [one.is_sure for one in found if one.name == "peak"] == [expected]
 
 
 def sure_parts(before: RunReport, after: RunReport) -> dict[str, float]:
-    found = differences(side("a", before), side("b", after), "host")
-    return {one.name: one.bytes for one in found if one.counted and one.is_sure}
+    return {name: one.bytes for name, one in told(before, after).items() if one.counted and one.is_sure}
 
 
 def test_parts_that_are_counted_tensor_by_tensor_are_exact() -> None:
@@ -46,25 +45,22 @@ def test_a_second_model_of_one_mib_beside_a_large_one_is_sure() -> None:
     large = {"parameters": 4000, "gradients": 4000, "optimizer": 8000}
     assert sure_parts(run(17000, **large), run(17001, **{**large, "parameters": 4001})) == {"parameters": MIB}
     settings = [{"model.dtype": "float32", "other_models.bytes": text} for text in ("0", str(MIB))]
-    assert sure_parts(*(run(17000, settings=told, **large) for told in settings)) == {"other models": MIB}
+    assert sure_parts(*(run(17000, settings=known, **large) for known in settings)) == {"other models": MIB}
 
 
 def test_what_the_parts_leave_of_the_peak_is_no_surer_than_the_peak() -> None:
     # Two equal runs of 12 steps, measured on a busy machine
-    first, second = run(577.8), run(567.5)
-    told = {one.name: one for one in differences(side("a", first), side("b", second), "host")}
-    assert (told["peak"].is_sure, told["other"].is_sure) == (False, False)
-    assert told["other"].bytes == pytest.approx(-10.3 * MIB, abs=2)
+    found = told(run(577.8), run(567.5))
+    assert (found["peak"].is_sure, found["other"].is_sure) == (False, False)
+    assert found["other"].bytes == pytest.approx(-10.3 * MIB, abs=2)
 
 
 def test_what_only_one_side_has_is_left_out() -> None:
-    bare = replace(run(), peaks=())
-    found = differences(side("a", run()), side("b", bare), "host")
-    assert "in startup" in [one.name for one in differences(side("a", run()), side("b", run()), "host")]
-    assert "in startup" not in [one.name for one in found]
+    assert "in startup" in told(run(), run())
+    assert "in startup" not in told(run(), replace(run(), peaks=()))
 
 
 def test_a_side_is_on_the_device_only_if_all_its_runs_are() -> None:
-    both = side("a", on_device(1000), on_device(1010))
-    assert (both.place, side("b", on_device(1000), run()).place) == ("device", "host")
+    both = Side("a", [on_device(1000), on_device(1010)])
+    assert (both.place, Side("b", [on_device(1000), run()]).place) == ("device", "host")
     assert both.sizes("device")["peak"] == [1000 * MIB, 1010 * MIB]

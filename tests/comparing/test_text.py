@@ -4,22 +4,21 @@ from dataclasses import replace
 from typing import Any
 
 from forgather_mem.comparing.comparison import comparison_of
+from forgather_mem.comparing.side import Side
 from forgather_mem.comparing.text import comparison_markdown, comparison_text, sentences
 from forgather_mem.telemetry.report import Breakdown, RunReport
-from tests.comparing.runs import leaking, on_device, run, side
+from tests.comparing.runs import compared, leaking, on_device, run
 
 OLD = {"model.attn_implementation": "sdpa"}
 NEW = {"model.attn_implementation": "eager"}
 
 
 def test_the_verdict_stands_first_then_its_cause_then_the_table() -> None:
-    text = comparison_text(
-        comparison_of(side("before", run(settings=OLD)), side("after", run(580, settings=NEW, activations_peak=156)))
-    )
-    lines = text.splitlines()
+    found = compared(run(settings=OLD), run(580, settings=NEW, activations_peak=156))
+    lines = comparison_text(found).splitlines()
     assert lines[:3] == [
-        "after: activations +80.0 MiB. Of resident memory it takes 80.0 MiB more at the",
-        "  peak (host).",
+        "b: activations +80.0 MiB. Of resident memory it takes 80.0 MiB more at the peak",
+        "  (host).",
         "activations: model.attn_implementation eager instead of sdpa",
     ]
     assert [line.split() for line in lines if line.startswith(("peak", "parameters", "model."))] == [
@@ -31,19 +30,16 @@ def test_the_verdict_stands_first_then_its_cause_then_the_table() -> None:
 
 
 def test_several_parts_are_named_with_their_sizes_and_leaks_with_holder_and_line() -> None:
-    text = comparison_text(comparison_of(side("a", run()), side("b", run(720, leak=leaking(), optimizer=64, steps=90))))
-    words = " ".join(text.split())
-    assert words.startswith(
-        "b: a leak (Trainer.losses) +162.0 MiB, the optimizer's state +40.0 MiB. Of resident memory"
-    )
-    assert "it takes 220.0 MiB more at the peak (host)" in words
-    assert "new leak: 2.0 MiB a step from step 10 on, Trainer.losses, train.py:41" in words
-    assert "steps: 100 and 90; what grows over steps differs for that alone" in words
+    text = words(run(), run(720, leak=leaking(), optimizer=64, steps=90))
+    assert text.startswith("b: a leak (Trainer.losses) +162.0 MiB, the optimizer's state +40.0 MiB. Of resident memory")
+    assert "it takes 220.0 MiB more at the peak (host)" in text
+    assert "new leak: 2.0 MiB a step from step 10 on, Trainer.losses, train.py:41" in text
+    assert "steps: 100 and 90; what grows over steps differs for that alone" in text
 
 
 def test_long_names_keep_to_80_columns_and_marks_of_markdown_are_text() -> None:
     long = {"environment.PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True," * 8}
-    found = comparison_of(side("runs/" + "a" * 90, run()), side("b|*x*", run(600, settings={**OLD, **long})))
+    found = comparison_of(Side("runs/" + "a" * 90, [run()]), Side("b|*x*", [run(600, settings={**OLD, **long})]))
     assert max(map(len, comparison_text(found).splitlines())) <= 100  # a word that is longer stays whole
     assert "\nenvironment.PYTORCH_CUDA_ALLOC_CONF  " in comparison_text(found), "values are cut first"
     page = comparison_markdown(found)
@@ -52,7 +48,7 @@ def test_long_names_keep_to_80_columns_and_marks_of_markdown_are_text() -> None:
 
 
 def words(before: RunReport, after: RunReport) -> str:
-    return " ".join(comparison_text(comparison_of(side("a", before), side("b", after))).split())
+    return " ".join(comparison_text(compared(before, after)).split())
 
 
 def ended(steps: int, end: str | None, **changes: Any) -> RunReport:
@@ -147,11 +143,11 @@ def test_what_is_not_set_is_called_so_in_the_sentence_and_the_table() -> None:
 
 
 def test_several_runs_take_and_one_takes() -> None:
-    several = comparison_of(side("a and 1 more", run(), run()), side("b and 1 more", run(800), ended(1, "oom")))
+    several = comparison_of(Side("a and 1 more", [run(), run()]), Side("b and 1 more", [run(800), ended(1, "oom")]))
     first, *others = sentences(several)
     assert "b and 1 more take 150.0 MiB more at the peak (host)" in first
     assert "one of b and 1 more ran out of memory after 1 step" in others
-    assert sentences(comparison_of(side("a", run()), side("b and 1 more", run(), run())))[0].startswith(
+    assert sentences(comparison_of(Side("a", [run()]), Side("b and 1 more", [run(), run()])))[0].startswith(
         "No difference can be told: b and 1 more take as much at the peak"
     )
 
@@ -164,5 +160,5 @@ def test_large_numbers_have_separators_in_the_sentence_and_the_table() -> None:
 
 
 def test_a_run_that_has_read_nothing_is_not_taken_for_one_that_takes_nothing() -> None:
-    first, *_ = sentences(comparison_of(side("a", run(0, parameters=0)), side("b", run())))
+    first, *_ = sentences(compared(run(0, parameters=0), run()))
     assert first == "a: no reading of memory (host), so there is nothing to compare."

@@ -8,11 +8,15 @@ from forgather_mem.config.environment import ConfigEnvironment
 from forgather_mem.config.policy.policy import Policy
 
 
-def unused(folder, text, *names):
-    (folder / "t.yaml").write_text(text)
-    found, _ = found_problems(
-        ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), "t.yaml", dict.fromkeys(names, 1)
-    )
+def problems(folder, name="t.yaml", given="", **files):
+    for file, text in files.items():
+        (folder / f"{file}.yaml").write_text(text)
+    environment = ConfigEnvironment(folder, policy=Policy(allow_files=[folder]))
+    return found_problems(environment, name, dict.fromkeys(given, 1))[0]
+
+
+def unused(folder, text, names):
+    found = problems(folder, given=names, t=text)
     assert {problem.kind for problem in found} <= {"unused"}
     return [problem.error.message.split("'")[1] for problem in found]
 
@@ -20,7 +24,7 @@ def unused(folder, text, *names):
 def test_a_variable_is_used_in_any_tag_and_nowhere_else(tmp_path):
     text = "a: {{ b }} c\n-- if d\n{% set e = f | default(1) %}\nj: {{ e }}\n-- endif\n## {{ g }}\n"
     text += "h: !var { name: i, default: 1 }\n"
-    assert unused(tmp_path, text, *"abcdefghi") == ["a", "c", "g", "h"]
+    assert unused(tmp_path, text, "abcdefghi") == ["a", "c", "g", "h"]
 
 
 def test_very_many_opened_braces_are_read_once(tmp_path):
@@ -30,10 +34,7 @@ def test_very_many_opened_braces_are_read_once(tmp_path):
 
 
 def found(folder, name="t.yaml", **files):
-    for file, text in files.items():
-        (folder / f"{file}.yaml").write_text(text)
-    problem_list, _ = found_problems(ConfigEnvironment(folder, policy=Policy(allow_files=[folder])), name, {})
-    return [(problem.kind, problem.error.line, problem.error.hint) for problem in problem_list]
+    return [(problem.kind, problem.error.line, problem.error.hint) for problem in problems(folder, name, **files)]
 
 
 BASE = "callbacks: !dlist\n[inner]\n    gc: 1\n    clear: 2\n"

@@ -41,12 +41,18 @@ def test_the_clock_stops_a_load_where_it_is_and_code_may_give_more_time(text, li
     ConfigEnvironment(policy=Policy(), budgets=Limits(render_cpu_s=60)).load_from_string(text)
 
 
-def test_the_clock_stops_the_built_ins_of_a_construction():
-    config = ConfigEnvironment(policy=Policy()).load_from_string("a: !call:sorted [!call:range [100000]]")
-    assert len(config.construct("a")) == 100_000
+@pytest.mark.parametrize(
+    ("text", "size", "line"),
+    [("\na: !call:sorted [!call:range [100000]]", 100_000, 2), ("\n\na: [" + "{}, " * 500 + "]", 500, 3)],
+    ids=["built-ins", "nodes"],
+)
+def test_the_clock_stops_a_construction_where_it_is(text, size, line):
+    config = ConfigEnvironment(policy=Policy()).load_from_string(text)
+    assert len(config.construct("a")) == size
     config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
-    with pytest.raises(TemplateError, match="s of CPU time"):
+    with pytest.raises(TemplateError, match="s of CPU time") as refused:
         config.construct("a")
+    assert refused.value.line == line
 
 
 def slowly(seconds):
@@ -65,14 +71,6 @@ def test_the_clock_of_a_construction_counts_our_own_work_and_not_what_is_called(
         ConfigEnvironment(policy=Policy(["slow_parts:slowly"]), budgets=budgets).load_from_string(text).construct("b")
     )
     assert sum(made) == pytest.approx(0.6)
-
-
-def test_the_clock_stops_a_construction_where_it_is():
-    config = ConfigEnvironment(policy=Policy()).load_from_string("a: 1\nb: [" + "{}, " * 500 + "]")
-    config._make_resolver = functools.partial(config._make_resolver, budgets=Limits(render_cpu_s=1e-9))
-    with pytest.raises(TemplateError, match="s of CPU time") as refused:
-        config.construct("b")
-    assert refused.value.line == 2
 
 
 UP_BEFORE_ITS_FIRST_LINE = """

@@ -49,8 +49,7 @@ def more(path: Path, first: int, number: int, rank: int = 0) -> None:
 
 
 def test_what_is_appended_is_shown_as_if_all_were_read_anew(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
+    path, run = followed(tmp_path)
     assert shown(run) == read_anew(tmp_path)
     more(path, 6, 10)
     with path.open("ab") as file:
@@ -61,8 +60,7 @@ def test_what_is_appended_is_shown_as_if_all_were_read_anew(tmp_path: Path) -> N
 
 
 def test_a_line_is_taken_when_it_is_whole(tmp_path: Path) -> None:
-    path = log_of(tmp_path, steps=5)
-    run = FollowedRun(tmp_path, "run")
+    path, run = followed(tmp_path)
     before = shown(run)
     line = sample_line(Sample("step_end", 6, None, 1006.0, {"host/rss_bytes": 2.0**31}))
     with path.open("ab") as file:

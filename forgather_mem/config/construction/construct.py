@@ -164,11 +164,8 @@ class Builder:
             for child in pending:
                 made = self._known(child)
                 if made is MISSING:
-                    needs = self._needs(child)
-                    if needs:
-                        stack.append((child, iter(needs), []))
-                        break
-                    made = self._make(child, [])
+                    stack.append((child, iter(self._needs(child)), []))
+                    break
                 values.append(made)
             else:
                 stack.pop()
@@ -192,9 +189,7 @@ class Builder:
             raise
 
     def _needs(self, node: Node) -> Sequence[Node]:
-        if not node.children or (isinstance(node, CallNode) and node.kind == "partial"):
-            return ()
-        return self._resolver.parts(node)
+        return () if isinstance(node, CallNode) and node.kind == "partial" else self._resolver.parts(node)
 
     def _known(self, node: Node) -> object:
         if not node.is_singleton:

@@ -72,15 +72,16 @@ def _num_items(value: object) -> int:
     return len(value) if isinstance(value, (Sequence, Set, Mapping, MappingView)) else 0
 
 
-def _check_keys(keys: Iterable[object]) -> None:
-    """Refuse keys that were chosen to collide.
+def _keys(keys: Iterable[object]) -> list[object]:
+    """These keys, unless they were chosen to collide.
 
     Python hashes a number to its value modulo 2**61 - 1, and a tuple, a range or a value class by a fixed formula of
     its parts. So whoever chooses them chooses the places where they lie in a dict or a set: with 100 000 that share
     one place, building it takes hours. Text and dates are hashed with a secret of the process.
     """
     alike: dict[int, list[object]] = collections.defaultdict(list)
-    for key in keys:
+    taken = list(keys)
+    for key in taken:
         try:
             others = [] if type(key) is str else alike[hash(key)]
         except TypeError:
@@ -89,17 +90,7 @@ def _check_keys(keys: Iterable[object]) -> None:
             others.append(key)
             if len(others) > _MOST.alike:
                 raise LimitExceeded(f"more than {_MOST.alike} keys are chosen so that Python hashes them alike")
-
-
-def _keyed(kind: Callable[[Iterable[object]], object]) -> Callable[..., object]:
-    """A set, whose items are hashed."""
-
-    def collect(items: Iterable[object] = (), /) -> object:
-        taken = list(items)
-        _check_keys(taken)
-        return kind(taken)
-
-    return collect
+    return taken
 
 
 def _mapping(kind: Callable[..., Mapping[object, object]]) -> Callable[..., object]:
@@ -107,7 +98,7 @@ def _mapping(kind: Callable[..., Mapping[object, object]]) -> Callable[..., obje
         if isinstance(items, Mapping):
             return kind(items, **kwargs)
         pairs = [tuple(itertools.islice(pair, 3)) for pair in items]
-        _check_keys([pair[0] for pair in pairs if pair])
+        _keys(pair[0] for pair in pairs if pair)
         return kind(pairs, **kwargs)
 
     return mapping
@@ -138,7 +129,8 @@ FUNCTIONS: dict[str, Callable[..., object]] = {
     **dict.fromkeys(("dict", "named_dict"), _mapping(dict)),
     **dict.fromkeys(("list", "named_list"), list),
     **dict.fromkeys(("tuple", "named_tuple"), tuple),
-    "frozenset": _keyed(frozenset), "set": _keyed(set), "range": _range, "sum": _sum,
+    "frozenset": lambda items=(), /: frozenset(_keys(items)), "set": lambda items=(), /: set(_keys(items)),
+    "range": _range, "sum": _sum,
     "max": lambda first, /, *others: max(first, *others), "min": lambda first, /, *others: min(first, *others),
     "sorted": lambda items, /, *, reverse=False: sorted(items, reverse=reverse),
     "abs": abs, "call": lambda function, /, *args, **kwargs: function(*args, **kwargs), "complex": complex,

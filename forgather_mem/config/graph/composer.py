@@ -8,18 +8,9 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 import yaml
 
-from forgather_mem.config.graph.nodes import LINE, DictNode, ListNode, Mark, Node, Redeclared, Value, step
+from forgather_mem.config.graph.nodes import LINE, TEXT, DictNode, ListNode, Mark, Node, Redeclared, Value, step
 from forgather_mem.config.graph.scalars import PLAIN_SPACE, STANDARD, convert, odd_blank, resolve
-from forgather_mem.config.graph.tags import (
-    CALLS,
-    Tag,
-    TemplateNodeError,
-    check_form,
-    mapping_node,
-    parse_tag,
-    scalar_node,
-    sequence_node,
-)
+from forgather_mem.config.graph.tags import Tag, TemplateNodeError, mapping_node, parse_tag, scalar_node, sequence_node
 from forgather_mem.config.limits import Limits
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import did_you_mean
@@ -177,7 +168,7 @@ class Composer:
         tag = None
         if event.tag is not None and event.tag != "!" and event.tag != STANDARD + ("map" if is_mapping else "seq"):
             tag = self._tag(event.tag, mark)
-            check_form(tag, is_mapping, mark)
+            tag.check_form(is_mapping, mark)
             self._count(mark)
         is_root, items = tag is None and len(self._frames) == 1, None if is_mapping else list[Value]()
         self._frames.append(OpenNode(tag, event.anchor, mark, is_root, items, self._nodes, self._scalars))
@@ -287,11 +278,10 @@ class Composer:
         self._count(mark, 2)
         self._nodes += 1
         is_empty = text == "" and not event.style
-        is_text = bool(event.style) or text != event.value or tag.word not in CALLS
-        unquoted = None if event.style or not text else _mark_of_text(event)
-        return scalar_node(
-            tag, mark, None if is_empty else (text if is_text else _resolved(text, unquoted or mark),), unquoted
-        )
+        is_text = bool(event.style) or text != event.value or not tag.constructor  # of a call
+        marks: dict[object, Mark] = {} if event.style or not text else {TEXT: _mark_of_text(event)}
+        content = text if is_text else _resolved(text, marks.get(TEXT, mark))
+        return scalar_node(tag, mark, None if is_empty else (content,), marks)
 
     def _tag(self, text: str, mark: Mark) -> Tag:
         tag = self._tags.get(text)

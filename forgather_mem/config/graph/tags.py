@@ -7,18 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
-from forgather_mem.config.graph.nodes import (
-    NO_DEFAULT,
-    TEXT,
-    CallNode,
-    DictNode,
-    Kind,
-    ListNode,
-    Mark,
-    Node,
-    Value,
-    VarNode,
-)
+from forgather_mem.config.graph.nodes import NO_DEFAULT, CallNode, DictNode, Kind, ListNode, Mark, Node, Value, VarNode
 from forgather_mem.config.graph.scalars import STANDARD
 from forgather_mem.config.source.syntax import FORMS, MAPPINGS, SEQUENCES
 from forgather_mem.errors import did_you_mean
@@ -69,6 +58,19 @@ class Tag:
     def __str__(self) -> str:
         return f"!{self.word}"
 
+    def check_form(self, is_mapping: bool, mark: Mark) -> None:
+        """Refuse content that it can't have.
+
+        Raises:
+            TemplateNodeError: for a mapping after `!list`, a sequence after `!dict`, and the like.
+        """
+        if is_mapping and self.word in SEQUENCES:
+            hint = "for a list whose items have names write !dlist" if self.word == "list" else None
+            raise TemplateNodeError(mark, f"{self} takes a sequence or nothing; this is a mapping", hint)
+        if not is_mapping and self.word in MAPPINGS:
+            hint = "write !list, or a key for each item" if self.word == "dlist" else None
+            raise TemplateNodeError(mark, f"{self} takes a mapping; this is a sequence", hint)
+
 
 def parse_tag(text: str, mark: Mark) -> Tag:
     """Parse a tag.
@@ -99,20 +101,6 @@ def parse_tag(text: str, mark: Mark) -> Tag:
     elif word == "var" and name:
         raise TemplateNodeError(mark, "!var takes no @name", "write !var and the name of the variable")
     return Tag(word, constructor, name)
-
-
-def check_form(tag: Tag, is_mapping: bool, mark: Mark) -> None:
-    """Refuse a tag on content that it can't have.
-
-    Raises:
-        TemplateNodeError: for a mapping after `!list`, a sequence after `!dict`, and the like.
-    """
-    if is_mapping and tag.word in SEQUENCES:
-        hint = "for a list whose items have names write !dlist" if tag.word == "list" else None
-        raise TemplateNodeError(mark, f"{tag} takes a sequence or nothing; this is a mapping", hint)
-    if not is_mapping and tag.word in MAPPINGS:
-        hint = "write !list, or a key for each item" if tag.word == "dlist" else None
-        raise TemplateNodeError(mark, f"{tag} takes a mapping; this is a sequence", hint)
 
 
 def missing_colon_hint(text: object) -> str | None:
@@ -164,10 +152,10 @@ def _nodes(values: Iterable[Value]) -> tuple[Node, ...]:
     return tuple([value for value in values if isinstance(value, Node)])
 
 
-def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Mark | None = None) -> Node:
+def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, marks: Mapping[object, Mark]) -> Node:
     """The node of a tag followed by one scalar, or by nothing (None). For lists and mappings '' is nothing, too.
 
-    `unquoted` is the position of a text without quotes.
+    `marks` has the position of a text without quotes.
 
     Raises:
         TemplateNodeError: for text after a tag that takes none.
@@ -175,7 +163,7 @@ def scalar_node(tag: Tag, mark: Mark, content: tuple[Value] | None, unquoted: Ma
     if tag.word == "var":
         return _var_node(mark, {"name": content[0] if content else ""}, {})
     if tag.word in CALLS:
-        return _call_node(tag, mark, positional=content or (), marks=None if unquoted is None else {TEXT: unquoted})
+        return _call_node(tag, mark, positional=content or (), marks=marks)
     is_mapping = tag.word in MAPPINGS
     if content is not None and content[0] != "":
         hint = missing_colon_hint(content[0]) if is_mapping else "write each item in a line of its own, behind '- '"
@@ -192,12 +180,9 @@ def _call_node(
     written: Mapping[object, Value] | None = None,
     marks: Mapping[object, Mark] | None = None,
 ) -> CallNode:
-    kind = CALLS[tag.word]
-    args: Sequence[Value] = positional
-    kwargs: Mapping[str, Value] = {}
-    key_marks = marks or {}
-    if written:
-        args, kwargs, key_marks = _arguments(written, key_marks, mark)
+    kind, key_marks = CALLS[tag.word], marks or {}
+    plain: _Arguments = positional, {}, key_marks
+    args, kwargs, key_marks = _arguments(written, key_marks, mark) if written else plain
     latent, searchpath = kwargs.get(_LATENT), kwargs.get(_FOLDERS)
     if _LATENT in kwargs or _FOLDERS in kwargs:
         kwargs = {key: value for key, value in kwargs.items() if key not in (_LATENT, _FOLDERS)}

@@ -6,7 +6,6 @@ The list in a `pyproject.toml` is extended without touching anything else in it.
 from __future__ import annotations
 
 import builtins
-import copy
 import errno
 import functools
 import json
@@ -117,8 +116,12 @@ def add_entries(folder: Path, entries: Sequence[str]) -> Path:
     new = [entry for entry in dict.fromkeys(entries) if entry not in allowed]
     if not new:
         return path
-    changed = with_new_entries(text, before, allowed, new)
-    if changed is None:
+    changed = _with_entries(text, allowed, new)
+    before.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
+    is_meant = False
+    with missing(ValueError, RecursionError):
+        is_meant = parsed(changed) == before
+    if not is_meant:  # the table is written in another way
         written = ", ".join(map(quoted, [*new, *allowed]))
         raise ValueError(f"{path}: can't be extended; write allow = [{written}] in [tool.{TABLE}]")
     replace_file(path, changed.encode(), sync=True)
@@ -146,23 +149,6 @@ def parsed(text: str) -> Document:
         return tomllib.loads(text)
     except RecursionError:
         raise ValueError("lists or tables are nested too deeply") from None
-
-
-def with_new_entries(text: str, document: Document, allowed: Sequence[str], new: Sequence[str]) -> str | None:
-    """The text with new entries before the allowed ones; None if it is written in a way that this can't extend.
-
-    Args:
-        text: As it is.
-        document: What it means.
-        allowed: The list in it.
-        new: More entries.
-    """
-    changed = _with_entries(text, allowed, new)
-    wanted = copy.deepcopy(document)
-    wanted.setdefault("tool", {}).setdefault(TABLE, {})["allow"] = [*new, *allowed]
-    with missing(ValueError, RecursionError):
-        return changed if parsed(changed) == wanted else None
-    return None
 
 
 def quoted(entry: str) -> str:

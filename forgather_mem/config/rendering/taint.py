@@ -20,17 +20,8 @@ from typing import Any, SupportsIndex
 
 from jinja2.exceptions import TemplateRuntimeError
 
-from forgather_mem.config.source.rendered import (
-    ORIGIN,
-    ORIGIN_CLOSE,
-    ORIGIN_OPEN,
-    RESERVED,
-    TOKEN,
-    TOKEN_CLOSE,
-    TOKEN_OPEN,
-)
+from forgather_mem.config.source.rendered import MARK, ORIGIN, ORIGIN_CLOSE, RESERVED, TOKEN, TOKEN_CLOSE, TOKEN_OPEN
 
-_MARK = re.compile(f"({TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
 _TAG = re.compile(rf"(?<![^\s\[{{,{ORIGIN_CLOSE}])![A-Za-z]\S*")
 _NAME_PART = re.compile(r"[A-Za-z0-9_./~+-]+")
 
@@ -105,7 +96,7 @@ class TaintTokens:
 
     def read(self, text: str) -> str:
         """The string that a text with tokens and origins stands for; the text itself if it has none."""
-        if TOKEN_OPEN not in text and ORIGIN_OPEN not in text:
+        if TOKEN_OPEN not in text and ORIGIN_CLOSE not in text:
             return text
         meant = TOKEN.sub(lambda match: self.by_token.get(match[0], match[0]), ORIGIN.sub("", text))
         return TaintedStr(text, meant, self)
@@ -168,7 +159,7 @@ class TaintedStr(str):
 
     def _trimmed(self, method: Callable[..., str], chars: str | None, order: Callable[[range], Iterable[int]]) -> str:
         """The string without what `method` takes away at one end, the parts looked at in this order."""
-        parts = _MARK.split(str(self))
+        parts = MARK.split(str(self))
         for at in order(range(len(parts))):
             left, parts[at] = self._changed(parts[at], method, chars)
             if left:
@@ -177,7 +168,7 @@ class TaintedStr(str):
 
     def _changed(self, part: str, method: Callable[..., str], *args: object) -> tuple[str, str]:
         """What a method makes of one part, a value or text between values; and that as a part."""
-        if part.startswith(ORIGIN_OPEN):
+        if ORIGIN.fullmatch(part):
             return "", part
         value = self._marks.by_token.get(part)
         made = method(part if value is None else value, *args)
@@ -196,7 +187,7 @@ def _method(name: str, *, by_part: bool) -> Callable[..., Any]:
     def run(self: TaintedStr, *args: Any, **kwargs: object) -> Any:
         made = method(self.real, *untaint(args), **untaint(kwargs))
         if by_part and not is_tainted(args):
-            changed = [self._changed(part, method, *args) for part in _MARK.split(str(self))]
+            changed = [self._changed(part, method, *args) for part in MARK.split(str(self))]
             if "".join(left for left, _ in changed) == made:
                 return self._marks.read("".join(part for _, part in changed))
         return self._whole(made, args, kwargs)

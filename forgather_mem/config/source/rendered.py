@@ -14,6 +14,7 @@ TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE = "\uf4c1", "\uf4c2", "\uf4c3
 RESERVED = frozenset((TOKEN_OPEN, TOKEN_CLOSE, ORIGIN_OPEN, ORIGIN_CLOSE))
 TOKEN = re.compile(f"{TOKEN_OPEN}[0-9a-f_]+{TOKEN_CLOSE}")
 ORIGIN = re.compile(f"{ORIGIN_OPEN}([0-9]+)\\.([0-9]+)\\.([0-9]+){ORIGIN_CLOSE}")
+MARK = re.compile(f"({TOKEN.pattern}|{ORIGIN_OPEN}[0-9.]+{ORIGIN_CLOSE})")
 
 
 STRING = "<string>"
@@ -111,8 +112,6 @@ class Rendered:
 
     def put_back(self, text: str) -> str:
         """A piece of the text with its tokens replaced by their values."""
-        if not self.has_value(text):
-            return text
         return TOKEN.sub(lambda match: self.values.get(match[0], match[0]), text)
 
     def place(self, line: int, column: int = 1) -> SourceLocation:
