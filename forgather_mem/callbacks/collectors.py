@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.base import RuleCallback
@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Collector(RuleCallback):
-    """Collects at a period, and does what else a kind of it does; with `verbose` it says so."""
+    """Collects at a period, and clears the device's cache if its kind does; with `verbose` it says so."""
+
+    clears: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -44,12 +46,10 @@ class _Collector(RuleCallback):
         do: list[Work | Begins] = [Adaptive(Collect())] if adaptive else [Collect()]
         if verbose:
             do = [*([] if adaptive else [_print_start]), *do, _print_collected]
-        rule = Rule(when=when or period, do=[*do, *self._then()], name=name)
+        if self.clears:
+            do += [EachRun(_SayWithoutDevice), ClearCache(), *[_print_cleared] * verbose]
+        rule = Rule(when=when or period, do=do, name=name)
         super().__init__([rule], enabled=enabled, strict=strict)
-
-    def _then(self) -> list[Work | Begins]:
-        """What is done after each collection."""
-        return []
 
 
 class SimpleGarbageCollector(_Collector):
@@ -97,9 +97,7 @@ class CudaGarbageCollector(_Collector):
         ValueError: for a period that is not an integer of 1 or more.
     """
 
-    def _then(self) -> list[Work | Begins]:
-        clear: list[Work | Begins] = [EachRun(_SayWithoutDevice), ClearCache()]
-        return [*clear, _print_cleared] if self.verbose else clear
+    clears = True
 
 
 class ClearCacheCallback(RuleCallback):
