@@ -36,11 +36,16 @@ class _Collector(RuleCallback):
         strict: bool = False,
     ) -> None:
         name = type(self).__name__
-        period = _period(name, collect_freq_epoch, collect_freq_step)
+        check_period(name, "collect_freq_step", "step", collect_freq_step)
+        check_period(name, "collect_freq_epoch", "epoch", collect_freq_epoch)
+        if collect_freq_epoch is None and collect_freq_step is None:
+            raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
+        by_step = collect_freq_step is not None
+        period = Every(steps=collect_freq_step) if by_step else Every(epochs=collect_freq_epoch)
         if when is not None and (collect_freq_epoch, collect_freq_step) != (1, None):
             raise ValueError(f"{name}(when={when!r}): give either when, or a period by collect_freq_epoch or _step")
         check_flags(name, verbose=verbose, adaptive=adaptive)
-        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None and when is None else None
+        self.collect_freq_epoch = None if by_step or when is not None else collect_freq_epoch
         self.collect_freq_step = collect_freq_step
         self.verbose = verbose
         do: list[Work | Begins] = [Adaptive(Collect())] if adaptive else [Collect()]
@@ -166,14 +171,6 @@ class ClearCacheCallback(RuleCallback):
             Rule(when=AtEvent("train_begin"), do=[_warn_of_the_trainers_own_clears], name="ClearCacheCallback"),
         ]
         super().__init__(rules, enabled=enabled, strict=strict)
-
-
-def _period(name: str, epochs: int | None, steps: int | None) -> Every:
-    check_period(name, "collect_freq_step", "step", steps)
-    check_period(name, "collect_freq_epoch", "epoch", epochs)
-    if epochs is None and steps is None:
-        raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
-    return Every(steps=steps) if steps is not None else Every(epochs=epochs)
 
 
 def _print_start(moment: Moment, sample: Sample) -> Mapping[str, float]:
