@@ -89,7 +89,8 @@ class _Adapted:
             self._judge(moment)
         levels = self._levels()
         if not self._is_due():
-            if not self._have_grown(levels):
+            before = zip(levels, self._highest, strict=True)
+            if not any(now > (1 + LIMITS.grown_frac) * max(highest, KEPT_BYTES) for now, highest in before):
                 return NOTHING
             self._holds_down, self._num_useless = True, 0
         values = self.action(moment, sample)
@@ -98,10 +99,6 @@ class _Adapted:
             self._last_step, self._last_call, self._judged = moment.step, self._calls, False
             self._found = values.get("collect/objects", 0.0)
         return values
-
-    def _have_grown(self, levels: Sequence[float]) -> bool:
-        pairs = zip(levels, self._highest, strict=True)
-        return any(now > (1 + LIMITS.grown_frac) * max(highest, KEPT_BYTES) for now, highest in pairs)
 
     def _is_due(self) -> bool:
         return self._calls >= self._last_call + (1 << max(0, self._num_useless - LIMITS.tries + 1))

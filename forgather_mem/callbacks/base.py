@@ -195,8 +195,10 @@ class RuleCallback(TrainerCallback):
             if run is not None:
                 if plan is not None:
                     run.handle(plan, args, state, control, objects)
-                if run.ledger.following is not self._following:
-                    self._follow(run.ledger.following)
+                if (following := run.ledger.following) is not self._following:
+                    # Events without a rule of ours are handled only while something is followed
+                    self._following = following
+                    self._events = frozenset(name for name, one in self._plans.items() if following or one.rules)
             # Not where the training's files are those of a process that has forked us
             elif event in self.outside and self._on() and getattr(run_of(state), "is_of_this_process", True):
                 self._one_event(event, args, state, control, objects)
@@ -204,11 +206,6 @@ class RuleCallback(TrainerCallback):
         except (self._run.fence if self._run is not None else FailureGuard(self.strict)).struck(self._part):
             if self._part.off:
                 self._events = frozenset()  # until the next training
-
-    def _follow(self, following: bool) -> None:
-        """Handle events without a rule of ours only while something is being followed."""
-        self._following = following
-        self._events = frozenset(event for event, plan in self._plans.items() if following or plan.rules)
 
     def _enter(self, event: str, args: object, state: State) -> Run | None:
         """The run of this training: joined, or begun if we are the first. None outside a training."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.callbacks.base import RuleCallback
@@ -20,7 +20,9 @@ logger = logging.getLogger(__name__)
 
 
 class _Collector(RuleCallback):
-    """Collects at a period, and does what else a kind of it does; with `verbose` it says so."""
+    """Collects at a period, and clears the device's cache if its kind does; with `verbose` it says so."""
+
+    clears: ClassVar[bool] = False
 
     def __init__(
         self,
@@ -34,22 +36,25 @@ class _Collector(RuleCallback):
         strict: bool = False,
     ) -> None:
         name = type(self).__name__
-        period = _period(name, collect_freq_epoch, collect_freq_step)
+        check_period(name, "collect_freq_step", "step", collect_freq_step)
+        check_period(name, "collect_freq_epoch", "epoch", collect_freq_epoch)
+        if collect_freq_epoch is None and collect_freq_step is None:
+            raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
+        by_step = collect_freq_step is not None
+        period = Every(steps=collect_freq_step) if by_step else Every(epochs=collect_freq_epoch)
         if when is not None and (collect_freq_epoch, collect_freq_step) != (1, None):
             raise ValueError(f"{name}(when={when!r}): give either when, or a period by collect_freq_epoch or _step")
         check_flags(name, verbose=verbose, adaptive=adaptive)
-        self.collect_freq_epoch = collect_freq_epoch if collect_freq_step is None and when is None else None
+        self.collect_freq_epoch = None if by_step or when is not None else collect_freq_epoch
         self.collect_freq_step = collect_freq_step
         self.verbose = verbose
         do: list[Work | Begins] = [Adaptive(Collect())] if adaptive else [Collect()]
         if verbose:
             do = [*([] if adaptive else [_print_start]), *do, _print_collected]
-        rule = Rule(when=when or period, do=[*do, *self._then()], name=name)
+        if self.clears:
+            do += [EachRun(_SayWithoutDevice), ClearCache(), *[_print_cleared] * verbose]
+        rule = Rule(when=when or period, do=do, name=name)
         super().__init__([rule], enabled=enabled, strict=strict)
-
-    def _then(self) -> list[Work | Begins]:
-        """What is done after each collection."""
-        return []
 
 
 class SimpleGarbageCollector(_Collector):
@@ -97,9 +102,7 @@ class CudaGarbageCollector(_Collector):
         ValueError: for a period that is not an integer of 1 or more.
     """
 
-    def _then(self) -> list[Work | Begins]:
-        clear: list[Work | Begins] = [EachRun(_SayWithoutDevice), ClearCache()]
-        return [*clear, _print_cleared] if self.verbose else clear
+    clears = True
 
 
 class ClearCacheCallback(RuleCallback):
@@ -168,14 +171,6 @@ class ClearCacheCallback(RuleCallback):
             Rule(when=AtEvent("train_begin"), do=[_warn_of_the_trainers_own_clears], name="ClearCacheCallback"),
         ]
         super().__init__(rules, enabled=enabled, strict=strict)
-
-
-def _period(name: str, epochs: int | None, steps: int | None) -> Every:
-    check_period(name, "collect_freq_step", "step", steps)
-    check_period(name, "collect_freq_epoch", "epoch", epochs)
-    if epochs is None and steps is None:
-        raise ValueError(f"{name}(collect_freq_epoch=None): give collect_freq_epoch or collect_freq_step")
-    return Every(steps=steps) if steps is not None else Every(epochs=epochs)
 
 
 def _print_start(moment: Moment, sample: Sample) -> Mapping[str, float]:

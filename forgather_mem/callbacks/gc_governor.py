@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import math
 import statistics
@@ -268,8 +267,7 @@ class Budget:
         if not self._step_s:
             return now
         step_s = max(statistics.median(self._step_s), 1e-6)
-        return dataclasses.replace(
-            now,
+        return Schedule(
             stretch=self._stretch(now.stretch, step_s),
             gap_steps=_unless_near(now.gap_steps, math.ceil(self._renew_s / (LIMITS.boundary_frac * step_s)), 2.0),
             own_boundary_steps=_unless_near(now.own_boundary_steps, self._own_boundary_steps(step, step_s), 1.25),

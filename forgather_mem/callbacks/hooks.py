@@ -8,9 +8,8 @@ is not required.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Generic, Literal, Self, TypeVar, dataclass_transform, get_args
 
 from forgather_mem.actions.clear import clear_cache
@@ -49,7 +48,7 @@ class PipelineHookArgs:
 
     def copy_with_updates(self, **fields: Any) -> Self:
         """A copy with these fields changed."""
-        return dataclasses.replace(self, **fields)
+        return replace(self, **fields)
 
 
 class HookContext:
@@ -273,7 +272,7 @@ class PipelineHooksConfig(Generic[Hooks]):
         dataclass(kw_only=True)(cls)
 
     def __call__(self, **fields: Any) -> Hooks:
-        config = dataclasses.replace(self, **fields) if fields else self  # type: ignore[type-var]  # see __init_subclass__
+        config = replace(self, **fields) if fields else self  # type: ignore[type-var]  # see __init_subclass__
         built: Hooks = self.class_type(config)
         return built
 
@@ -295,13 +294,11 @@ class ClearCacheHook(PipelineHooks):
         self.garbage_collection = cfg.garbage_collection
         self.ledger = Ledger()
         self._fence = FailureGuard()
-        by_step = cfg.empty_cache_at == "step"
-        self._counted = "global_step_id" if by_step else "epoch_id"
-        context = HookContext("ClearCacheHook", after=self._ended)
-        self.register_hook("on_step" if by_step else "on_epoch", context)
+        self.hooks[f"on_{cfg.empty_cache_at}"].register(HookContext("ClearCacheHook", after=self._ended))
 
     def _ended(self, arg: PipelineHookArgs) -> None:
-        if (getattr(arg, self._counted) + 1) % self.empty_cache_freq == 0:
+        number = arg.global_step_id if self.empty_cache_at == "step" else arg.epoch_id
+        if (number + 1) % self.empty_cache_freq == 0:
             if self.garbage_collection:
                 self._do("collect", collect)
             self._do("clear", clear_cache)

@@ -72,12 +72,12 @@ class Growth:
 
         What grew ever more slowly counts with the rate that was measured.
         """
-        from forgather_mem.growth.trend import GROWTH, rate_throughout
+        from forgather_mem.growth.trend import GROWTH, judge, rate_throughout
 
         series = self.series.get(who)
         if series is None or len(series.points) < GROWTH.fewest_in_all:
             return None
-        trend, points, least = series.judge(), series.points, _FLAT_FRAC * series.points[0][1]
+        trend, points, least = judge(series.points), series.points, _FLAT_FRAC * series.points[0][1]
         is_sure = trend.kind != "not enough data" or rate_throughout(points) is not None
         if is_sure and trend.per_step * trend.steps >= least:
             return trend.per_step

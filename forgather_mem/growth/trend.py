@@ -95,7 +95,7 @@ class Series:
     >>> series = Series()
     >>> for step in range(1000):
     ...     series.add(step, 1e9 + 50_000 * step)
-    >>> len(series.points) <= MAX_POINTS, series.judge().kind
+    >>> len(series.points) <= MAX_POINTS, judge(series.points).kind
     (True, 'leak')
     """
 
@@ -132,10 +132,6 @@ class Series:
             return False
         middle = points[int(len(points) * GROWTH.starts[-1])]
         return points[-1][1] - middle[1] >= 0.5 * floor * (points[-1][0] - middle[0])
-
-    def judge(self, floor: float = GROWTH.floor_bytes) -> Trend:
-        """The trend so far."""
-        return judge(self.points, floor)
 
     def rate_at_end(self, floor: float = GROWTH.floor_bytes) -> float:
         """Growth per step in the later half: what comes once comes before. 0 where it does not grow throughout."""

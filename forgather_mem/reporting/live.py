@@ -36,7 +36,10 @@ def running(folder: Path) -> dict[int, Ring]:
     for rank, path in ring_files(folder).items():
         with missing(OSError, ValueError):  # just being made
             ring = read_ring(path)
-            if ring.state.end == "running" and _is_alive(ring):
+            header = from_dict(RunHeader, ring.header)
+            # Where this machine can't know whether its process is there, it is
+            is_gone = header.pid and is_process_running(header.pid, header.host, header.process) is False
+            if ring.state.end == "running" and not is_gone:
                 found[rank] = ring
     return found
 
@@ -97,9 +100,3 @@ def _curve(sizes: Sequence[float], width: int) -> str:
     if high - low < 0.01 * high:
         return BLOCKS[0] * num
     return "".join(BLOCKS[min(len(BLOCKS) - 1, int((top - low) / (high - low) * len(BLOCKS)))] for top in tops)
-
-
-def _is_alive(ring: Ring) -> bool:
-    """Whether its process may still be there: where this machine can't know, it is."""
-    header = from_dict(RunHeader, ring.header)
-    return not header.pid or is_process_running(header.pid, header.host, header.process) is not False

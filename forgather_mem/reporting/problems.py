@@ -64,11 +64,10 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
     about = "about " * (report.run.end in (None, "killed"))
     lines += ["", *_suspect_lines(leak.suspects[0], width, leak, about)]
     if len(leak.suspects) > 1:
-        told = [
-            (one.holder, f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}", one.allocated_at)
-            for one in leak.suspects[1:]
-        ]
-        others = [", ".join(filter(None, one)) for one in told]
+        others = []
+        for one in leak.suspects[1:]:
+            rate = f"{format_bytes(one.bytes_per_step * leak.per_steps)} {leak.per}"
+            others.append(", ".join(filter(None, (one.holder, rate, one.allocated_at))))
         lines += textwrap.wrap(f"  also      {'; '.join(others)}", width, subsequent_indent=" " * 12)
     return [*lines, ""]
 
@@ -139,7 +138,10 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
 def killed_lines(report: RunReport, killed: KilledReport, width: int) -> list[str]:
     """Who ended the run, its position, what was in memory, and what had grown."""
     if was_interrupted(killed):
-        return [_interrupted(killed)]
+        # Of a training that closed itself, how many steps were over
+        at = f" at {format_time(killed.step, killed.phase)}" if killed.phase != "other" else ""
+        steps = f" after {killed.step:,} whole step{'s' * (killed.step != 1)}" if killed.step and not at else ""
+        return [f"INTERRUPTED (Ctrl-C){at or steps}."]
     text = _killer(killed, report.host)
     if report.first_failure is None and (killed.step or killed.phase != "other"):
         at = format_time(killed.step, killed.phase)
@@ -215,13 +217,6 @@ def was_out_of_memory(killed: KilledReport) -> bool:
 def was_interrupted(killed: KilledReport) -> bool:
     """Whether somebody has pressed Ctrl-C."""
     return killed.signal == signals.SIGINT and not was_out_of_memory(killed)
-
-
-def _interrupted(killed: KilledReport) -> str:
-    """When that was: of a training that closed itself, how many steps were over."""
-    at = f" at {format_time(killed.step, killed.phase)}" if killed.phase != "other" else ""
-    steps = f" after {killed.step:,} whole step{'s' * (killed.step != 1)}" if killed.step and not at else ""
-    return f"INTERRUPTED (Ctrl-C){at or steps}."
 
 
 def was_killed_for_memory(killed: KilledReport, host: HostMemory) -> bool:

@@ -79,8 +79,6 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
     gc = max(reports, key=lambda report: report.gc.pause_total_s)
     leak = _worst_leak(reports)
     overhead = max(reports, key=lambda report: report.overhead.share_of_run)
-    cleaning = max(reports, key=lambda report: sum(row.seconds for row in report.cleanup_calls))
-    acting = max(reports, key=lambda report: sum(row.time_s for row in report.ledger))
     devices = [replace(row, rank=report.run.rank) for report in reports for row in report.device]
     peaks = [replace(row, rank=report.run.rank) for report in reports for row in report.peaks]
     rows = tuple(_row(report, word) for report in reports)
@@ -99,9 +97,9 @@ def merge_ranks(reports: Sequence[RunReport], word: LauncherWord = NO_WORD) -> R
         device=tuple(sorted(devices, key=lambda row: -row.peak_allocated_bytes)),
         peaks=tuple(sorted(peaks, key=lambda row: -row.bytes)),
         gc=replace(gc.gc, rank=gc.run.rank),
-        cleanup_calls=cleaning.cleanup_calls,
+        cleanup_calls=max((one.cleanup_calls for one in reports), key=lambda rows: sum(row.seconds for row in rows)),
         leak=replace(leak.leak, rank=leak.run.rank),
-        ledger=acting.ledger,
+        ledger=max((one.ledger for one in reports), key=lambda rows: sum(row.time_s for row in rows)),
         overhead=replace(overhead.overhead, rank=overhead.run.rank),
         switched_off=tuple(f"rank {one.run.rank}: {sentence}" for one in reports for sentence in one.switched_off),
         ranks=rows,

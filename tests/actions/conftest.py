@@ -8,8 +8,10 @@ from forgather_mem.engine.run import Run
 from tests.bare_run import call
 from tests.bare_run import run as run
 
+Act = Callable[..., dict[str, float]]
+
 
 @pytest.fixture
-def act(run: Run) -> Callable[..., dict[str, float]]:
+def act(run: Run) -> Act:
     """Calls an action as the engine does."""
     return lambda action, *event, **objects: call(run, run.begun(action), *event, **objects)

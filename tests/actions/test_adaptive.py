@@ -10,6 +10,7 @@ import pytest
 from forgather_mem.actions import Adaptive, ClearCache, Collect, TrimHost
 from forgather_mem.actions.adaptive import pays
 from forgather_mem.actions.trim import trim_host
+from forgather_mem.engine.run import Run
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.records import Outcome
 from forgather_mem.telemetry.rule import Rule
@@ -30,15 +31,20 @@ def fragments() -> Iterator[Fragments]:
     fragments.close()
 
 
-def done_at(action: Any, work: Callable[[int], None], *, every: int = 1, scheduled: int = SCHEDULED) -> list[int]:
-    """The steps after which an action was really done, of so many at which it was due."""
-    adaptive, capture = Adaptive(action), Capture()
-    loop = new_loop()
-    loop.add([Rule(Every(steps=every), [adaptive])], [capture])
-    for step in range(1, scheduled * every + 1):
+def looped(rules: list[Rule], steps: int, work: Callable[[int], None] = lambda step: None) -> tuple[Run, Capture]:
+    """A run of so many steps with these rules, and its records."""
+    loop, capture = new_loop(), Capture()
+    loop.add(rules, [capture])
+    for step in range(1, steps + 1):
         work(step)
         loop.step()
     loop.run.close()
+    return loop.run, capture
+
+
+def done_at(action: Any, work: Callable[[int], None], *, every: int = 1, scheduled: int = SCHEDULED) -> list[int]:
+    """The steps after which an action was really done, of so many at which it was due."""
+    _, capture = looped([Rule(Every(steps=every), [Adaptive(action)])], scheduled * every, work)
     name = {"trim": "trim/time_s", "clear": "cache/time_s", "collect": "collect/time_s"}[action.books]
     return [sample.step for sample in capture.samples if name in sample.values]
 
@@ -92,15 +98,11 @@ def test_collections_that_find_nothing_stop() -> None:
 
 
 def test_one_line_says_why(fragments: Fragments, caplog: pytest.LogCaptureFixture) -> None:
-    loop, capture = new_loop(), Capture()
-    loop.add([Rule(Every(steps=1), [Adaptive(Trim())])], [capture])
-    for _ in range(400):
-        loop.step()
-    loop.run.close()
+    run, capture = looped([Rule(Every(steps=1), [Adaptive(Trim())])], 400)
     (line,) = [record.getMessage() for record in caplog.records]
     assert line.startswith("Trim does not pay off: the call at step ")
     assert line.endswith("from now on the interval is doubled after each call, until one pays off")
-    assert [finding.kind for finding in loop.run.summary.findings] == ["adaptive"]
+    assert [finding.kind for finding in run.summary.findings] == ["adaptive"]
     calls = [sample.step for sample in capture.samples if "trim/time_s" in sample.values]
     assert calls == [1, 2, 4, 8, 16, 32, 64, 128, 256]
 
@@ -185,13 +187,9 @@ def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once() -> Non
 
 
 def test_of_two_moments_of_one_step_the_first_is_enough() -> None:
-    loop, capture = new_loop(), Capture()
     collect = Adaptive(Collect())
-    loop.add([Rule(Every(steps=1), [collect]), Rule(Every(steps=1), [collect])], [capture])
-    for _ in range(2):
-        loop.step()
-    loop.run.close()
-    assert loop.run.ledger.calls("collect") == 2
+    run, _ = looped([Rule(Every(steps=1), [collect]), Rule(Every(steps=1), [collect])], 2)
+    assert run.ledger.calls("collect") == 2
 
 
 @pytest.mark.fresh
@@ -237,8 +235,5 @@ def test_an_action_that_is_not_booked_is_refused() -> None:
 def test_it_pickles_and_serves_several_runs() -> None:
     adaptive = pickle.loads(pickle.dumps(Adaptive(TrimHost())))
     for _ in range(2):
-        loop, capture = new_loop(), Capture()
-        loop.add([Rule(Every(steps=1), [adaptive])], [capture])
-        loop.step()
-        loop.run.close()
+        _, capture = looped([Rule(Every(steps=1), [adaptive])], 1)
         assert "trim/time_s" in capture.samples[0].values

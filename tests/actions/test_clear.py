@@ -1,15 +1,14 @@
 import gc
-from collections.abc import Callable
 
 import pytest
 import torch
 
 from forgather_mem.actions import ClearCache
 from forgather_mem.units import MIB
+from tests.actions.conftest import Act
 from tests.reclaim.things import a_cycle
 from tests.simulated_device import simulated_devices
 
-Act = Callable[..., dict[str, float]]
 no_gpu = pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has an accelerator")
 
 

@@ -1,16 +1,14 @@
 import gc
-from collections.abc import Callable
 
 import pytest
 
 from forgather_mem.actions import Collect
 from forgather_mem.units import MIB
+from tests.actions.conftest import Act
 from tests.memory import touched
 from tests.reclaim.things import Cycle
 
 pytestmark = pytest.mark.usefixtures("uncollected")
-
-Act = Callable[..., dict[str, float]]
 
 
 @pytest.mark.parametrize("mib", [1, 8, 64, 512])

@@ -1,13 +1,10 @@
-from collections.abc import Callable
-
 import pytest
 
 from forgather_mem.actions import TrimHost, trim
 from forgather_mem.units import MIB
+from tests.actions.conftest import Act
 from tests.fragments import Fragments, needs_glibc
 from tests.memory import status_bytes
-
-Act = Callable[..., dict[str, float]]
 
 
 @needs_glibc

@@ -28,9 +28,9 @@ from forgather_mem.callbacks import (
     TBMemoryLogger,
 )
 from forgather_mem.engine.run_of import run_of
-from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.callbacks.common import METRICS, captured
 from tests.engine.test_closing import open_files
 from tests.programs import no_collections
 from tests.training import STAYS, AtStep, fingerprint, make_trainer, ours_in
@@ -45,7 +45,7 @@ MOMENTS = ("before", "inside", "after")
 
 def many(folder: Path) -> list[TrainerCallback]:
     return [
-        TBMemoryLogger(metrics=["host", "device", "phases", "gc", "workers", "tensors"], logging_dir=folder / "tb"),
+        TBMemoryLogger(metrics=METRICS, logging_dir=folder / "tb"),
         *(OOMReporter(), LeakDetector(), MemoryAlert(), GradLogger(), JsonLogger(), TBLogger(), ProgressCallback()),
         *(ScheduledGarbageCollector(every_steps=2), ClearCacheCallback("step", 2, adaptive=True, trim_host=True)),
     ]
@@ -239,9 +239,8 @@ def test_a_pickled_state_needs_nothing_of_us(tmp_path: Path) -> None:
 @pytest.mark.parametrize("make", [copy.deepcopy, copy.copy, dataclasses.replace])
 def test_a_state_that_takes_the_place_of_the_trainings_leaves_it_watched(tmp_path: Path, make: Copy) -> None:
     """As where somebody goes back to the state of the best step."""
-    capture = Capture()
     goes_back = AtStep(2, lambda: setattr(trainer, "state", make(trainer.state)), "step_begin")
-    callback = MemoryCallback([Rule(Every(steps=1), [lambda moment, sample: {"mine/count": 1.0}])], [capture])
+    callback, capture = captured([Rule(Every(steps=1), [lambda moment, sample: {"mine/count": 1.0}])])
     trainer = make_trainer(tmp_path, [callback, goes_back], max_steps=4)
     trainer.train()
     assert [sample.step for sample in capture.samples] == [1, 2, 3, 4]

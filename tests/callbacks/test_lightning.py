@@ -35,17 +35,17 @@ from tests.phase_notes import PhaseNotes
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")
     lightning = pytest.importorskip("lightning", reason="the lightning extra is not installed")
+    from lightning.pytorch.callbacks import ModelCheckpoint
     from lightning.pytorch.loggers import CSVLogger
 
     from forgather_mem.callbacks.lightning import LightningCallbacks
 
-AS_LIGHTNING_WARNS = [
+pytestmark = [
     pytest.mark.filterwarnings("ignore::UserWarning"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
     pytest.mark.filterwarnings("ignore::lightning.fabric.utilities.rank_zero.LightningDeprecationWarning"),
 ]
-pytestmark = AS_LIGHTNING_WARNS
 
 
 class Line(lightning.LightningModule):
@@ -248,3 +248,42 @@ def test_batches_are_seen_before_their_forward_pass(tmp_path: Path) -> None:
     fit(tmp_path, [MemoryCallback([Rule(Every(steps=1), [sees])])])
     assert len(sees.seen) >= 4, "one for each step"
     assert set(sees.seen) == {4}
+
+
+# ---- the phases of a checkpoint and of the sanity check ----
+
+
+class Layer(Line):
+    """A validation takes as many bytes at once as it is told."""
+
+    def __init__(self, validation_bytes: int = 0) -> None:
+        super().__init__()
+        self.validation_bytes = validation_bytes
+
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
+        torch.ones(self.validation_bytes, dtype=torch.uint8)
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+def test_the_sanity_check_is_an_evaluation(tmp_path: Path) -> None:
+    capture = Capture()
+    fit(tmp_path, [MemoryCallback(), MemoryCallback([], [capture])], validate=True, line=Layer(200 << 20), max_epochs=2)
+    named = {name for sample in capture.samples for name in sample.values if name.startswith("phase/host/")}
+    assert {"phase/host/evaluate_peak_bytes", "phase/host/startup_peak_bytes"} <= named
+
+
+class Phases(PhaseNotes):
+    """Notes their ends, too."""
+
+    def phase_end(self, phase: str) -> None:
+        self.seen.append(f"/{phase}")
+
+
+def test_a_checkpoint_is_in_no_other_phase(tmp_path: Path) -> None:
+    phases = Phases()
+    watching = LightningCallbacks([MemoryCallback([Rule(when=Every(steps=1), do=[phases])], [])])
+    callbacks = [ModelCheckpoint(tmp_path, every_n_train_steps=5), watching]
+    fit(tmp_path, [], validate=True, line=Layer(), max_epochs=2, enable_checkpointing=True, callbacks=callbacks)
+    at = phases.seen.index("save")
+    assert phases.seen[at - 2 : at + 3] == ["optimizer", "/optimizer", "save", "/save", "data"]

@@ -12,10 +12,10 @@ from transformers import TrainerCallback
 
 from forgather_mem.callbacks import JsonMemoryLogger, MemoryCallback, SimpleGarbageCollector, TBMemoryLogger
 from forgather_mem.probes import TensorProbe
-from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import MIB
+from tests.callbacks.common import METRICS, captured
 from tests.memory import status_bytes
 from tests.reporting.report_fixtures import built
 from tests.training import make_trainer
@@ -77,11 +77,10 @@ def test_a_path_and_a_period_of_ones_own(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_every_group_of_metrics_gives_its_tags(tmp_path: Path) -> None:
-    metrics = ["host", "device", "phases", "gc", "workers", "tensors"]
     settings = {"eval_strategy": "steps", "eval_steps": 3, "save_strategy": "steps", "save_steps": 3}
     settings["dataloader_num_workers"] = 1  # without any it has no card
     collecting = SimpleGarbageCollector(collect_freq_step=2)  # so few steps need no collection, and zeros have no card
-    make_trainer(tmp_path, [TBMemoryLogger(metrics=metrics, strict=True), collecting], **settings).train()
+    make_trainer(tmp_path, [TBMemoryLogger(metrics=METRICS, strict=True), collecting], **settings).train()
     tags = set(tensorboard(tmp_path).Tags()["scalars"])
     assert {tag.split("/")[0] for tag in tags} == {
         "mem_host", "mem_phase_host", "mem_gc", "mem_collect", "mem_workers", "mem_tensors", "mem_step",
@@ -145,8 +144,7 @@ class Sleeps:
 
 @pytest.mark.slow
 def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
-    capture = Capture()
-    callback = MemoryCallback([Rule(Every(steps=1), [Sleeps()])], [capture], strict=True)
+    callback, capture = captured([Rule(Every(steps=1), [Sleeps()])], strict=True)
     make_trainer(tmp_path, [callback]).train()
     own = [value for _, value in capture.series("step/self_s")]
     assert all(value >= 0.005 for value in own)
@@ -159,9 +157,8 @@ def test_our_own_time_is_what_we_took(tmp_path: Path) -> None:
 
 
 def test_a_dear_reading_becomes_rarer_and_the_report_has_it(tmp_path: Path) -> None:
-    capture = Capture()
     probe = TensorProbe()  # walking the model takes some 0.2 ms, its budget is 0.1 % of the time
-    callback = MemoryCallback([Rule(Every(steps=1, at="pre_optimizer_step"), [probe])], [capture], strict=True)
+    callback, capture = captured([Rule(Every(steps=1, at="pre_optimizer_step"), [probe])], strict=True)
     make_trainer(tmp_path, [callback], max_steps=40, logging_strategy="no").train()
     assert 1 <= len(capture.series("tensors/parameters_bytes")) < 40
     report = built(callback.summary)

@@ -3,28 +3,20 @@
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass
 
 KIB, MIB = 2**10, 2**20
 BASE = 800.0 * MIB
 Shape = Callable[[random.Random, int], list[float]]
 
 
-@dataclass(frozen=True)
-class Made:
-    """A series and its truth; a leak that starts late or comes in stairs has its rate from its start on."""
-
-    points: list[tuple[int, float]]
-    per_step: float
-
-
-def make(shape: Shape, per_step: float, *, seed: int, steps: int, every: int = 4, begin: float = 0.0) -> Made:
+def make(
+    shape: Shape, per_step: float, *, seed: int, steps: int, every: int = 4, begin: float = 0.0
+) -> list[tuple[int, float]]:
     """`shape` plus a leak of `per_step` from the share `begin` of the steps on, read every so many steps."""
     chance = random.Random(seed)
     sizes = shape(chance, steps)
     start = int(begin * steps)
-    points = [(step, sizes[step] + per_step * max(0, step - start)) for step in range(0, steps, every)]
-    return Made(points, per_step)
+    return [(step, sizes[step] + per_step * max(0, step - start)) for step in range(0, steps, every)]
 
 
 # ---- what a training does without a leak ----

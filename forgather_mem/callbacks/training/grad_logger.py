@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import torch
 
 from forgather_mem.callbacks.base import RuleCallback
 from forgather_mem.callbacks.trainer.link import link_of
+from forgather_mem.callbacks.trainer.method_patches import Arguments, Call, Keywords
 from forgather_mem.callbacks.training.grad_norms import GradientHealth, GradientNorms, Norms
 from forgather_mem.callbacks.training.info import is_sharded
 from forgather_mem.callbacks.training.output_paths import EventTarget
@@ -107,9 +108,7 @@ class _Watcher:
         link = link_of(self.run)
         self._linked = link is not None and link.around_clipping(self.clipping)  # the trainer's clipping goes that way
 
-    def clipping(
-        self, call: Callable[..., object], arguments: tuple[object, ...], keywords: dict[str, object]
-    ) -> object:
+    def clipping(self, call: Call, arguments: Arguments, keywords: Keywords) -> object:
         """Replaces the trainer's gradient clipping, which is `call`."""
         if not self._due:
             return call(*arguments, **keywords)
@@ -200,7 +199,7 @@ def _flow(layers: Mapping[str, float]) -> str:
     return "\n".join(["| | layer | norm |", "|---|---|---|", *rows])
 
 
-def _max_norm_of(arguments: tuple[object, ...], keywords: Mapping[str, object]) -> float | None:
+def _max_norm_of(arguments: Arguments, keywords: Keywords) -> float | None:
     """The maximum norm passed to a clipping method: its first number."""
     for value in (keywords.get("max_norm"), keywords.get("max_grad_norm"), *arguments):
         if isinstance(value, int | float) and not isinstance(value, bool):

@@ -71,7 +71,11 @@ class TextgenCallback(RuleCallback):
             summary_writer, prompts = None, summary_writer
         check_period("TextgenCallback", "generation_steps", "step", generation_steps)
         self.summary_writer = summary_writer
-        self.prompts = _checked_prompts(prompts)
+        self.prompts = (prompts,) if isinstance(prompts, str) else tuple(prompts or ())
+        if not self.prompts or not all(isinstance(prompt, str) for prompt in self.prompts):
+            raise ValueError(
+                f"TextgenCallback(prompts={prompts!r}): give a list of texts, for example ['Once upon a time']"
+            )
         self.generation_steps = generation_steps
         self.generation_config = _checked_config(generation_config, max_new_tokens)
         by_steps, config = generation_steps is not None, self.generation_config
@@ -153,15 +157,6 @@ class _Writer:
         page.scalars(values, moment.step)
         parts = [head, *(verbatim(f"{text.prompt}[START]{text.text}") for text in texts)]
         page.text("generated_text", "\n\n---\n\n".join(parts), moment.step)
-
-
-def _checked_prompts(prompts: Sequence[str] | str | None) -> tuple[str, ...]:
-    found = (prompts,) if isinstance(prompts, str) else tuple(prompts or ())
-    if not found or not all(isinstance(prompt, str) for prompt in found):
-        raise ValueError(
-            f"TextgenCallback(prompts={prompts!r}): give a list of texts, for example ['Once upon a time']"
-        )
-    return found
 
 
 def _checked_config(

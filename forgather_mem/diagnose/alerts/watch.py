@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from forgather_mem.diagnose.alerts.alert import Alert, emit_alert, told_by
 from forgather_mem.diagnose.alerts.forecast import Wall, wall_text
@@ -30,37 +30,35 @@ USUAL = {
 }
 
 
+@dataclass(eq=False)
 class AlertWatch:
     """The work of `MemoryAlert`, in one training.
 
-    Args:
+    Attributes:
+        run: The training.
         limits: The limits on samples.
         full_within_steps: Report memory that will be full within this many steps; None for never.
         call: The user's function, or None.
         save, stop: Whether to ask the trainer to save or to stop.
     """
 
-    def __init__(
-        self,
-        run: RunInfo,
-        limits: Sequence[Limit],
-        full_within_steps: int | None,
-        call: Callable[[Alert], object] | None,
-        save: bool,
-        stop: bool,
-    ) -> None:
-        self._limits, self._within = tuple(limits), full_within_steps
-        self._call = call
-        self._save, self._stop = save, stop
+    run: RunInfo
+    limits: Sequence[Limit]
+    full_within_steps: int | None
+    call: Callable[[Alert], object] | None
+    save: bool
+    stop: bool
+
+    def __post_init__(self) -> None:
+        run, within = self.run, self.full_within_steps
         self._devices: set[int] = set()  # those besides the current one
         self._find, self._calls = TimeBudget(_FIND_DEVICES_EVERY_S), 0
-        self._crossings = [Crossing(limit) for limit in self._limits]
+        self._crossings = [Crossing(limit) for limit in self.limits]
         self._read: set[str] = set()
-        self._rank, self._world_size = run.rank, run.world_size
         self._key = run.store_key("alert")
         self._agreement = RankAgreement(self._key, "0", rank=run.rank, world_size=run.world_size)
         self._asked, self._done = False, "0"
-        self._walls = [] if full_within_steps is None else [Wall(one, full_within_steps) for one in ("device", "host")]
+        self._walls = [] if within is None else [Wall(one, within) for one in ("device", "host")]
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         self._find.take(self._find_devices)
@@ -68,17 +66,17 @@ class AlertWatch:
         if moment.event == "step_end":
             self._calls += 1
             found += [alert for wall in self._walls if (alert := _wall_alert(moment.step, wall)) is not None]
-        alerts = [replace(alert, step=moment.step, rank=self._rank) for alert in found]
+        alerts = [replace(alert, step=moment.step, rank=self.run.rank) for alert in found]
         for alert in alerts:
             emit_alert(moment.run, alert)
-        if self._save or self._stop:
+        if self.save or self.stop:
             self._ask(moment, bool(alerts))
         for alert in alerts:  # last: an unreachable tracker must not prevent the rest
-            _pass_on(moment.run, alert, self._call)
+            _pass_on(moment.run, alert, self.call)
         return NOTHING
 
     def end(self, run: RunInfo) -> None:
-        for limit in self._limits if self._calls else ():
+        for limit in self.limits if self._calls else ():
             if limit.name not in self._read | USUAL.keys() and not limit.name.startswith("device/"):
                 logger.warning("MemoryAlert: %r was never measured in this training: no alert was possible", limit.name)
 
@@ -89,11 +87,11 @@ class AlertWatch:
                 continue
             self._devices.add(allocator.index)
             family = f"device{allocator.index}"
-            for limit in self._limits:
+            for limit in self.limits:
                 if limit.name.startswith("device/"):
                     self._crossings.append(Crossing(replace(limit, name=family + limit.name.removeprefix("device"))))
-            if self._within is not None:
-                self._walls.append(Wall(family, self._within, allocator))
+            if self.full_within_steps is not None:
+                self._walls.append(Wall(family, self.full_within_steps, allocator))
         return {}
 
     def _look(self, crossing: Crossing, moment: Moment, sample: Sample) -> Alert | None:
@@ -120,19 +118,19 @@ class AlertWatch:
         self._asked |= wanted
         if moment.event != "step_end":  # it is decided at the next one
             return
-        if self._asked or (self._rank == 0 and self._world_size > 1 and get(self._wish()) is not None):
+        if self._asked or (self.run.rank == 0 and self.run.world_size > 1 and get(self._wish()) is not None):
             self._asked = False
-            if self._rank:
+            if self.run.rank:
                 put(self._wish(), "1")
             else:
-                ahead = 0 if self._world_size == 1 else _AHEAD_STEPS
+                ahead = 0 if self.run.world_size == 1 else _AHEAD_STEPS
                 self._agreement.propose(str(int(self._done) + 1), from_step=moment.step + ahead)
         held = self._agreement.at(moment.step)
         if held != self._done:
             self._done = held
-            if self._save:
+            if self.save:
                 moment.control.should_save = True
-            if self._stop:
+            if self.stop:
                 moment.control.should_training_stop = True
 
     def _wish(self) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, label_of, whole_of
 from forgather_mem.growth.lower_envelope import Point, edges_of
-from forgather_mem.growth.trend import GROWTH, Series, Trend
+from forgather_mem.growth.trend import GROWTH, Series, Trend, judge
 
 if TYPE_CHECKING:
     from forgather_mem.diagnose.leaks.suspects import Suspect
@@ -111,7 +111,7 @@ class LiveAlarm:
         found = {
             name: trend
             for name, one in series.items()
-            if one.may_grow(floor_of(name)) and (trend := one.judge(floor_of(name))).is_suspect
+            if one.may_grow(floor_of(name)) and (trend := judge(one.points, floor_of(name))).is_suspect
         }
         self._in_a_row = self._in_a_row + 1 if found else 0
         return found if self._in_a_row > 1 else {}

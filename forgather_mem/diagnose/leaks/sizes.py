@@ -158,12 +158,10 @@ class LeakSizes:
             others = tuple(pid for pid in child_pids() if int(pid) not in self._workers)
             self.others_changed, self._others, self._found_at = others != self._others, others, calls
         try:
-            total = sum(anonymous_bytes(Path("/proc") / pid) for pid in self._others)
+            if self._others:
+                self.totals["children"] = float(sum(anonymous_bytes(Path("/proc") / pid) for pid in self._others))
         except ours(OSError):  # one has just exited: the others are found anew
             self._found_at = -ReadingPace.found_every
-            return
-        if self._others:
-            self.totals["children"] = float(total)
 
 
 def _device() -> tuple[dict[str, float], float | None]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.diagnose.leaks.alarms import LiveAlarm, is_soon, lasting, taken_back
 from forgather_mem.diagnose.leaks.growing import LEAK, floor_of, full_at, label_of, whole_of
 from forgather_mem.diagnose.leaks.sizes import LeakSizes, counted_bytes
-from forgather_mem.growth.trend import GROWTH, Series, Trend, fewest_steps
+from forgather_mem.growth.trend import GROWTH, Series, Trend, fewest_steps, judge
 from forgather_mem.telemetry.records import NOTHING, Finding, Moment, RunInfo, Sample
 from forgather_mem.units import format_bytes, format_pace
 
@@ -113,7 +113,7 @@ class LeakWatch:
     def _keep(self, step: int, values: Mapping[str, float]) -> None:
         """Add what was read to the series."""
         if self._sizes.workers_changed:  # they are other processes, so their series ends here
-            ended = self._series.pop("workers", Series()).judge(floor_of("workers"))
+            ended = judge(self._series.pop("workers", Series()).points, floor_of("workers"))
             if ended.kind == "leak":
                 self._past_workers = ended
         if self._sizes.others_changed:
@@ -147,7 +147,7 @@ class LeakWatch:
         last = getattr(moment.state, "max_steps", 0) - self._first_step
         if self._looks or not 0 < last <= LEAK.sure_steps or 2 * (moment.step - self._first_step) < last:
             return {}
-        trends = {name: one.judge(floor_of(name)) for name, one in self._series.items()}
+        trends = {name: judge(one.points, floor_of(name)) for name, one in self._series.items()}
         return {name: trend for name, trend in trends.items() if trend.per_step > floor_of(name)}
 
     def _warn(self, run: RunInfo, step: int) -> None:
@@ -211,7 +211,7 @@ class LeakWatch:
 
     def _trends(self) -> dict[str, Trend]:
         """The present judgement of each size; workers that have just begun are judged by those before them."""
-        trends = {name: series.judge(floor_of(name)) for name, series in self._series.items()}
+        trends = {name: judge(series.points, floor_of(name)) for name, series in self._series.items()}
         workers = trends.get("workers")
         if self._past_workers is not None and (workers is None or workers.kind == "not enough data"):
             trends["workers"] = self._past_workers

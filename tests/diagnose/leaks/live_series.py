@@ -41,14 +41,15 @@ def told(sizes: Sizes, every: int = 4, *, held: bool = False) -> Told:
             continue
         since = steps.setdefault("suspected", step)
         rate = growing["native"].per_step
-        found = _named(rate) if held and step >= since + LOOK_STEPS else None
+        found = named(rate) if held and step >= since + LOOK_STEPS else None
         if live.is_due(growing, step, None, found):
             steps.setdefault("printed", step)
             live.printed(growing, series, step, "host memory grows")
     return Told(steps.get("suspected"), steps.get("printed"), steps.get("taken back"))
 
 
-def _named(rate: float) -> LeakReport:
+def named(rate: float) -> LeakReport:
+    """A leak of so much a step whose holder is known."""
     holder = LeakSuspect(type="list", bytes_per_step=rate, count_per_step=1.0, held_by="Keeps.kept", kind="list")
     return LeakReport(verdict="leak", bytes_per_step=rate, suspects=(holder,))
 

@@ -12,9 +12,7 @@ LEAK, NO_LEAK = LeakReport(verdict="leak", judged=True), LeakReport(verdict="no 
 
 
 def told(sizes: list[float], kind: str = "no leak", leak: LeakReport = NO_LEAK, alarm: Alarm = ALARM) -> str | None:
-    series = Series()
-    for number, size in enumerate(sizes):
-        series.add(4 * number, size)
+    series = Series((4 * number, size) for number, size in enumerate(sizes))
     return taken_back(alarm, leak, {"native": Trend(kind=kind)}, {"native": series})  # type: ignore[arg-type]
 
 

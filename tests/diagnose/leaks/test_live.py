@@ -10,7 +10,7 @@ from forgather_mem.diagnose.leaks.alarms import LiveAlarm, is_held
 from forgather_mem.diagnose.leaks.growing import LEAK
 from forgather_mem.growth.trend import Series, Trend
 from forgather_mem.telemetry.report import LeakReport, LeakSuspect
-from tests.diagnose.leaks.live_series import INNOCENT, KIB, LEAKS, MIB, Kind, leak, sawtooth, told
+from tests.diagnose.leaks.live_series import INNOCENT, KIB, LEAKS, MIB, Kind, leak, named, sawtooth, told
 
 GROWS = {"native": Trend(kind="leak", per_step=1.0 * MIB, since_step=100, steps=1000)}
 
@@ -55,19 +55,15 @@ def test_growth_that_fills_memory_before_it_has_lasted_is_printed() -> None:
 
 
 def test_after_an_alarm_that_proved_wrong_a_holder_is_not_enough() -> None:
-    holder = LeakSuspect(type="list", bytes_per_step=MIB, count_per_step=1.0, held_by="Keeps.kept", kind="list")
-    named = LeakReport(verdict="leak", bytes_per_step=MIB, suspects=(holder,))
-    live, series = LiveAlarm(), {"native": Series()}
-    for step in range(0, 300, 4):
-        series["native"].add(step, float(MIB) * step)
-    assert live.is_due(GROWS, step=300, full_step=None, leak=named)
+    live, series = LiveAlarm(), {"native": Series((step, float(MIB) * step) for step in range(0, 300, 4))}
+    assert live.is_due(GROWS, step=300, full_step=None, leak=named(MIB))
     live.printed(GROWS, series, 300, "host memory grows 1.0 MiB a step")
     assert live.ended(series) is None
     series["native"].add(304, 0.0)
     assert live.ended(series) == "host memory grows 1.0 MiB a step (step 300): it has been given back since"
     assert live.taken_back
-    assert not live.is_due(GROWS, step=400, full_step=None, leak=named)
-    assert live.is_due(GROWS, step=100 + LEAK.lasting_steps, full_step=None, leak=named)
+    assert not live.is_due(GROWS, step=400, full_step=None, leak=named(MIB))
+    assert live.is_due(GROWS, step=100 + LEAK.lasting_steps, full_step=None, leak=named(MIB))
 
 
 @pytest.mark.parametrize(

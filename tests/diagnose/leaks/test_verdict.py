@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from forgather_mem.diagnose.leaks.growing import floor_of
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.diagnose.leaks.verdict import MOST_PER_STEP, TOTALS, Gain, sentence_of, unexplained, verdict_of
-from forgather_mem.growth.trend import Series, Trend
+from forgather_mem.growth.trend import Series, Trend, judge
 from forgather_mem.telemetry.report import LeakReport
 from forgather_mem.units import GIB
 from tests.growth.trend_series import INNOCENT, KIB, MIB, Shape, flat, four_stages, noisy, warm_up
@@ -77,7 +77,7 @@ def series_of(sizes: list[float]) -> Series:
 def judged(sizes: dict[str, list[float]], totals: dict[str, list[float]]) -> LeakReport:
     """The verdict on a training whose sizes and totals were these at each step."""
     known = {name: series_of(values) for name, values in sizes.items()}
-    trends = {name: series.judge(floor_of(name)) for name, series in known.items()}
+    trends = {name: judge(series.points, floor_of(name)) for name, series in known.items()}
     whole = {name: series_of(values) for name, values in totals.items()}
     return verdict_of(trends, [], len(next(iter(sizes.values()))), unexplained(whole, known, trends))
 
