@@ -19,7 +19,6 @@ from forgather_mem.telemetry.guard import FailureGuard
 if TYPE_CHECKING:
     from forgather_mem.loops.observed import ObservedLoop
 
-_MOST_NOTES = 2000  # of what goes on outside of loops: a MiB of notes is read
 _FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
 
 
@@ -51,7 +50,7 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
         return _epoch(needs_steps=what == "epoch")
     asked = _asked(given[0][0], given[0][1:], given[1]) if what == "generate" else {}
     if (loop := _current()) is None:
-        if _HEARS.num_apart >= _MOST_NOTES:
+        if _HEARS.num_apart >= _HEARS.most_apart:
             return None
         if what == "workers":  # of these nothing else is known before the first step
             from forgather_mem.engine.settings import settings_of_loaders
@@ -141,7 +140,10 @@ class _FirstStep:
     Attributes:
         passes: Tells of the steps of a loop without an optimizer.
         apart, num_apart: What goes on outside of loops, as it was noted, and how often that was.
+        most_apart: So often it is noted: of notes a MiB is read.
     """
+
+    most_apart = 2000
 
     def __init__(self) -> None:
         self.passes: BackwardPasses | None = None

@@ -158,6 +158,22 @@ def test_a_plan_tells_which_passes_or_which_line_took_so_much(
 
 
 @pytest.mark.slow
+def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group: Path) -> None:
+    (tmp_path / "loads.py").write_text(
+        "import time, torch\nfrom torch.utils.data import DataLoader\nclass Rows(list):\n"
+        "    def __getitem__(self, at):\n        return torch.ones(2**21)\n"
+        "loader = DataLoader(Rows(range(999)), batch_size=2, num_workers=2, prefetch_factor=24)\n"
+        "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "for batch in loader:\n    time.sleep(60)\n"
+    )
+    run([*inside(group, 500), *RUN, "--advice-s", "0", "loads.py"], tmp_path)
+    report = report_in(tmp_path)
+    assert report["killed"]["num_workers"] == 2, report["killed"]
+    assert report["killed"]["workers_bytes"] > 150 * MIB
+    assert "DataLoader(num_workers=0)" in [change["text"] for change in report["advice"]]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_generation_is_told_with_what_it_was_asked_for(tmp_path: Path, group: Path, steps: int) -> None:
     (tmp_path / "generates.py").write_text(
