@@ -12,7 +12,6 @@ frames of its traceback, which hold models and batches.
 from __future__ import annotations
 
 import sys
-import traceback
 from asyncio import _get_running_loop
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -20,13 +19,13 @@ from typing import TYPE_CHECKING
 
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.autograd import operations_of, saved_by
-from forgather_mem.heap.failed_frames import chain, drop_frames
+from forgather_mem.heap.failed_frames import chain, drop_frames, entries
 from forgather_mem.heap.object_size import big_bytes, deep_bytes, is_array, is_array_class, is_tensor
 from forgather_mem.heap.reachable import MANY
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in, values_of
 from forgather_mem.reclaim.release import give_back, write_steps
-from forgather_mem.sinks.console import print_line
+from forgather_mem.sinks.console import at_next, print_line
 from forgather_mem.source.frame_variables import frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class, is_user_class
 from forgather_mem.system.headroom import host_rooms
@@ -93,11 +92,12 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     if _get_running_loop() and shell.should_run_async(cell, transformed_cell=cell):
         return "%%forgather_mem: the cell was not run; one that awaits can't be measured so"
     before, window = what_is_alive(shell), UsageWindow()
-    count, numbers = shell.execution_count, list(getattr(shell.compile, "_filename_map", {}).values())
-    shell.execution_count = numbers[-1] if numbers else count  # this cell's: later versions have counted up by now
+    # Later versions have counted up by now. The cell's lines get the number that is read before this event, its results
+    # what the display hook makes of the one after it
+    count, shell.execution_count = shell.execution_count, shell.displayhook.prompt_count
+    at_next(shell, "pre_run_cell", lambda: setattr(shell, "execution_count", count))
     # The line of the magic itself counts, too, as it does in errors of other cells
     shell.run_cell(cell if cell.startswith("%%") else f"#\n{cell}")  # type: ignore[no-untyped-call]
-    shell.execution_count = count
     span = window.close()
     sizes = [
         f"{place} {format_bytes(one.start_bytes)} -> {format_bytes(one.end_bytes)}, peak {format_bytes(one.peak_bytes)}"
@@ -108,26 +108,25 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     more = {row.name: sum(part.num_bytes for part in parts if part.name == row.name) for row in parts}
     rows = [replace(row, num_bytes=more.pop(row.name)) for row in parts if more.get(row.name)]
     rows.sort(key=lambda row: -abs(row.num_bytes))
-    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(rows)])
+    return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(rows, "+")])
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     """Variables, their attributes, results and the last error's frames that hold 1 KiB or more, largest first."""
     seen: set[object] = set()
-    kept = _kept(shell)
-    rows = [Alive(name=name, what=describe(value), num_bytes=_new_bytes(value, seen)) for name, value in kept]
+    kept = [(name, describe(value), value) for name, value in _kept(shell)]
+    error = _last_error()
+    if error is not None:
+        frames = [part.tb_frame for link in chain(error, suppressed=True) for part in entries(link.__traceback__)]
+        held = [value for frame in filter(is_function, frames) for value in frame_variables(frame).values()]
+        kept.append((_ERROR, type(error).__name__, [*tensors_in(held), *filter(is_array, held)]))
+    rows = [Alive(name=name, what=what, num_bytes=_new_bytes(value, seen)) for name, what, value in kept]
     operations = set[object]()  # what graphs keep is theirs who hold these, but for what has a name
-    for place, (_, value) in enumerate(kept):
+    for place, (_, _, value) in enumerate(kept):
         nodes = [node for one in tensors_in(value) for node in operations_of(one.grad_fn, operations)]
         saved = {key: size for node in nodes for key, size in saved_by(node) if key not in seen}
         seen.update(saved)
         rows[place] = replace(rows[place], num_bytes=rows[place].num_bytes + sum(saved.values()))
-    error = _last_error()
-    if error is not None:
-        frames = [frame for link in chain(error, suppressed=True) for frame, _ in traceback.walk_tb(link.__traceback__)]
-        held = [value for frame in filter(is_function, frames) for value in frame_variables(frame).values()]
-        num_bytes = _new_bytes([*tensors_in(held), *filter(is_array, held)], seen)
-        rows.append(Alive(name=_ERROR, what=type(error).__name__, num_bytes=num_bytes))
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
 
@@ -142,12 +141,12 @@ def _table(shell: InteractiveShell) -> str:
     return "\n".join(lines)
 
 
-def _rows(rows: list[Alive]) -> Iterator[str]:
+def _rows(rows: list[Alive], sign: str = "") -> Iterator[str]:
     width = max((len(row.name) for row in rows), default=0)
     for row in rows[:MAX_ROWS]:
-        yield f"  {row.name:<{width}}  {format_bytes(row.num_bytes):>10}  {row.what}"
+        yield f"  {row.name:<{width}}  {format_bytes(row.num_bytes, sign):>10}  {row.what}"
     if len(rows) > MAX_ROWS:
-        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(row.num_bytes for row in rows[MAX_ROWS:]))}"
+        yield f"  {len(rows) - MAX_ROWS} more  {format_bytes(sum(row.num_bytes for row in rows[MAX_ROWS:]), sign)}"
 
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
@@ -173,11 +172,8 @@ def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
         drop_frames(*filter(None, [_last_error()]))
-        if name not in shell.user_ns:
-            return []
-    results = _results(shell)
     if name == _OUT:
-        gone = list(results.values())
+        gone = list(_results(shell).values())
     elif name in shell.user_ns:
         gone = [shell.user_ns.pop(name)]
     else:  # already gone if the same object was named before

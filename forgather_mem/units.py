@@ -16,19 +16,21 @@ _SIZES = {"": 1, "b": 1, "kib": KIB, "mib": MIB, "gib": GIB, "tib": 2**40}
 _DECIMAL = {"kb": "KiB", "mb": "MiB", "gb": "GiB", "tb": "TiB", "k": "KiB", "m": "MiB", "g": "GiB"}
 
 
-def format_bytes(num_bytes: float) -> str:
-    """Bytes with a binary unit and about three digits.
+def format_bytes(num_bytes: float, sign: str = "") -> str:
+    """Bytes with a binary unit and about three digits; with "+" as `sign` a difference.
 
     >>> format_bytes(0), format_bytes(4096), format_bytes(3.1 * 2**20), format_bytes(-41.3 * 2**30)
     ('0 B', '4.0 KiB', '3.1 MiB', '-41.3 GiB')
+    >>> format_bytes(4096, "+"), format_bytes(-4096, "+")
+    ('+4.0 KiB', '-4.0 KiB')
     """
     size = abs(num_bytes)
     if size < KIB:
-        return f"{num_bytes:.0f} B"
+        return f"{num_bytes:{sign}.0f} B"
     for unit, factor in (("KiB", KIB), ("MiB", MIB), ("GiB", GIB)):
         if size < factor * 1023.95:
-            return f"{num_bytes / factor:,.1f} {unit}"
-    return f"{num_bytes / 2**40:,.1f} TiB"
+            return f"{num_bytes / factor:{sign},.1f} {unit}"
+    return f"{num_bytes / 2**40:{sign},.1f} TiB"
 
 
 def by_sides(sizes: Iterable[int]) -> str:

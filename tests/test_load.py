@@ -141,7 +141,15 @@ def test_a_block_in_which_no_step_is_heard_says_so_once(capsys: pytest.CaptureFi
     assert printed.err.startswith(NOTHING_HEARD)
     with watch(output_dir=tmp_path):
         optimizer.step()
-    assert "== 1 step in " in (told := capsys.readouterr().err)
+        with watch(output_dir=tmp_path) as inner:
+            with pytest.raises(RuntimeError, match="has seen no step"):
+                inner.report()
+            optimizer.step()
+        assert capsys.readouterr().err.startswith(
+            "forgather-mem: these steps are of a training that is watched already"
+        )
+        assert "No verdict on leaks: the training has not ended." in " ".join(str(inner.report()).split())
+    assert "== 2 steps in " in (told := capsys.readouterr().err)
     assert NOTHING_HEARD not in told
 
 

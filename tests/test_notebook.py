@@ -28,7 +28,6 @@ CELLS = {
     "keep": "kept = {'best': Out[4]}",
     "release result": "%forgather_mem release Out[4]",
     "release results": "torch.zeros(5)",
-    "quote": '%forgather_mem release "kept',
     "ours": "import forgather_mem; job = forgather_mem.cleanup(); job",
     "release all": "%forgather_mem release Out Out[4] kept kept",
     "end": "print(Out, '_4' in globals(), 'kept' in globals())",
@@ -65,6 +64,9 @@ CELLS = {
     "            net(torch.ones(1, 8)).sum().backward(); sgd.step()\n    return watching\n",
     "unasked": "_ = train(); 1",
     "asked": "train().report()",
+    "graph in a frame": "def fails():\n    loss = (weight * 2).exp().sum()\n    raise ValueError('diverged')\nfails()",
+    "graph of the error": "%forgather_mem",
+    "measured result": "%%forgather_mem\n1 + 10",
     "unload": "%unload_ext forgather_mem",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -97,13 +99,13 @@ def test_a_cell_says_what_it_took_and_who_holds_what_is_new(printed: dict[str, s
     start, end, most = map(float, re.findall(r"([\d.]+) MiB", sizes))
     assert end - start > 3
     assert most - end > 40, "the sum was of a tensor that is gone"
-    told = "ran fresh 4.0 MiB Tensor [1048576] float32 grows 2.0 MiB list both 1.8 MiB dict many 1.2 MiB list"
+    told = "ran fresh +4.0 MiB Tensor [1048576] float32 grows +2.0 MiB list both +1.8 MiB dict many +1.2 MiB list"
     assert " ".join(" ".join([ran, *rows]).split()) == told
     assert "%forgather_mem release error" in printed["help"]
     freed = " ".join(" ".join(printed["free"].splitlines()[1:]).split())
-    assert freed == "fresh -4.0 MiB Tensor [1048576] float32 larger 2.0 MiB Tensor [524288] float32 both -1.8 MiB dict"
+    assert freed == "fresh -4.0 MiB Tensor [1048576] float32 larger +2.0 MiB Tensor [524288] float32 both -1.8 MiB dict"
     graphs = " ".join(" ".join(printed["graphs"].splitlines()[1:]).split())
-    assert graphs == "losses 6.0 MiB list weight 2.0 MiB Tensor [524288] float32"
+    assert graphs == "losses +6.0 MiB list weight +2.0 MiB Tensor [524288] float32"
 
 
 def test_a_released_variable_says_that_the_last_error_still_holds_it(printed: dict[str, str]) -> None:
@@ -140,6 +142,15 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
     assert (first, own, second) == (f"In[{define}], line 3", f"In[{runs}], line 5", f"In[{define}], line 6")
 
 
+def test_what_a_graph_in_a_frame_keeps_is_the_errors(printed: dict[str, str]) -> None:
+    assert re.search(r"\n  error +2.0 MiB  ValueError\n", printed["graph of the error"])
+
+
+def test_the_result_of_a_measured_cell_has_its_number(printed: dict[str, str]) -> None:
+    number = list(CELLS).index("measured result") + 1
+    assert printed["measured result"].startswith(f"Out[{number}]: 11\n")
+
+
 def test_a_cell_has_the_report_once(printed: dict[str, str]) -> None:
     assert [printed[name].count("== forgather-mem ==") for name in ("train", "unasked", "asked")] == [0, 1, 1]
 
@@ -149,8 +160,6 @@ def test_a_cell_has_the_report_once(printed: dict[str, str]) -> None:
     [
         ("no error", "forgather_mem: there is no 'error'\n"),
         ("unknown", "forgather_mem: there is no 'modl'; did you mean 'model'?"),
-        ("quote", "forgather_mem: there is no '\"kept'; did you mean 'kept'?"),
-        ("variable left", "False\n"),
         ("usage", "%forgather_mem relase model: write %forgather_mem, or %forgather_mem release NAME"),
         ("words", "%%forgather_mem release fresh: the cell was not run; write %%forgather_mem alone."),
         ("awaits", "%%forgather_mem: the cell was not run; one that awaits"),

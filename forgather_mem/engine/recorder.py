@@ -241,18 +241,21 @@ class WorkSet:
     """The works that have begun, in this order; of several with the same reading one is called for all.
 
     See `Begins` and `FullWork` for what is called.
+
+    Attributes:
+        readings: What a rule names for each reading.
     """
 
     def __init__(self, fence: FailureGuard) -> None:
         self._fence = fence
         self._works: dict[int, tuple[Work | Begins, Work]] = {}  # by the id of what the rule names, which comes first
-        self._readings: dict[Hashable, Work | Begins] = {}
+        self.readings: dict[Hashable, Work | Begins] = {}
 
     def begun(self, named: Work | Begins, run: RunInfo) -> Work:
         """The work of this run, begun if it has not; the first of those with an equal reading stands for all."""
         reading = getattr(named, "reading", None)
         if reading is not None:
-            named = self._readings.setdefault(reading, named)
+            named = self.readings.setdefault(reading, named)
         if id(named) not in self._works:
             itself = named if callable(named) else lambda moment, sample: NOTHING  # where it can't begin
             self._works[id(named)] = named, itself  # before it begins: what it has taken until it fails is given back
@@ -277,4 +280,4 @@ class WorkSet:
     def clear(self) -> None:
         """Drop all of them."""
         self._works.clear()
-        self._readings.clear()
+        self.readings.clear()

@@ -83,6 +83,7 @@ class Run:
         self.sinks = SinkSet(self.fence)
         self.recorder = Recorder(self.step, self.fence, self.phases, self.ledger, self.summary, self.sinks)
         self._record, self.works, self.members = self.recorder.record, self.recorder.works, self.recorder.members
+        self.summary.readings = self.works.readings
         self.at_close_calls: list[Callable[[], object]] = []
         self.settings_are_read = False
         self.paced: list[ArmedRule] = []

@@ -30,10 +30,10 @@ class _Runs(Beside["Run"]):
         run: Run | None = self.get(state) or getattr(state, _ATTRIBUTE, None)
         return run
 
-    def other_is_open(self, run: Run | None) -> bool:
-        """Whether a run other than this one is open in this process."""
+    def other_open(self, run: Run | None) -> Run | None:
+        """A run other than this one that is open in this process."""
         known = [one for one, _ in tuple(self._known.values())]
-        return any(one is not run and not one.closed and one.is_of_this_process for one in known)
+        return next((one for one in known if one is not run and not one.closed and one.is_of_this_process), None)
 
     def give(self, state: Any, run: Run) -> None:
         """From now on this is the state's run."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
@@ -180,6 +180,7 @@ class RunSummary:
         findings: The first `MAX_FINDINGS` findings that are no part of the report.
         told: What findings and the ledger have told: the report's `leak`, `oom`, `advice`, `cleanup_calls`, `ledger`.
         leak_step: The step at which the leak was told.
+        readings: Those of works that take part, while it goes on: `reading` of `FullWork`.
         of_settings: The step and the text of the last settings, or of the last holder of much, that were told.
         switched_off: Rules switched off by the failure guard, one sentence each; also what sinks had to drop.
     """
@@ -203,6 +204,7 @@ class RunSummary:
         self.num_costs = 0  # records whose steps' cost was added
         self.findings: list[Finding] = []
         self.leak_step = 0
+        self.readings: Collection[Hashable] = ()
         self.of_settings = 0, "settings"
         self.switched_off = [*switched_off]
 

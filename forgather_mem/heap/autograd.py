@@ -27,8 +27,7 @@ _LEAF = 2**63  # above: gradient accumulation, which has no number in this order
 
 def number_of(node: object) -> int | None:
     """The sequence number of an operation; None if it has none."""
-    ask = getattr(node, "_sequence_nr", None)
-    number = ask() if ask is not None else None
+    number = getattr(node, "_sequence_nr", lambda: None)()
     return None if number is None or number >= _LEAF else int(number)
 
 
@@ -111,8 +110,7 @@ def saved_by(node: Node) -> Iterator[tuple[StorageKey, int]]:
             several = saved if isinstance(saved, list | tuple) else (saved,)
             # Before torch 2.8, which tells of no hooks: they are run
             if not all(hasattr(one, "data") for one in several):
-                read = getattr(node, name.removeprefix("_raw"))
-                yield from storages_in(read if isinstance(read, list | tuple) else [read]).items()
+                yield from storages_in(getattr(node, name.removeprefix("_raw"))).items()
                 continue
             hooks = [getattr(one, "unpack_hook", None) for one in several]
             # Of activation checkpointing: the input of what will run again

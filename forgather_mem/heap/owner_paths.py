@@ -38,12 +38,10 @@ def write_path(nodes: Sequence[object], *, begins_with_namespace: bool = False) 
     >>> write_path([trainer, vars(trainer), trainer.kept, trainer.kept[0], 5])
     ".kept[0]['logits']"
     """
-    steps = []
-    before: object = None
-    for number, (holder, held) in enumerate(itertools.pairwise(nodes)):
-        names = is_namespace_of(before, holder) if number else begins_with_namespace
-        steps.append(_step(before, holder, held, names=names))
-        before = holder
+    steps = (
+        _step(before, holder, held, names=begins_with_namespace if before is None else is_namespace_of(before, holder))
+        for before, holder, held in zip((None, *nodes), nodes, nodes[1:], strict=False)
+    )
     return _MODULE_PARTS.sub(lambda part: f"[{part[1]}]" if part[1].isdecimal() else f".{part[1]}", "".join(steps))
 
 

@@ -178,7 +178,7 @@ class _FirstStep:
             return self._loop
         with self._lock:  # another thread may take its first step now
             known = sys.modules.get("forgather_mem.engine.run_of")
-            is_watched = _current() is not None or (known is not None and known.RUNS.other_is_open(None))
+            is_watched = _current() is not None or (known is not None and known.RUNS.other_open(None) is not None)
             if self._loop is None and not is_watched:  # by another training of ours, or after `watch()`
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None

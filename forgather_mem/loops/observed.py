@@ -205,7 +205,7 @@ class ObservedLoop:
         """Whether no other training of ours tells of this step; asked anew when one has begun since."""
         if not self._watches or RUNS.num_given != self._num_runs:
             self._num_runs = RUNS.num_given
-            self._watches = not RUNS.other_is_open(events.run())
+            self._watches = RUNS.other_open(events.run()) is None
         return self._watches
 
     def _end_steps(self, num_steps: int, of_passes: bool) -> None:
@@ -272,7 +272,7 @@ class ObservedLoop:
 
     def _begin(self, first: torch.optim.Optimizer | None = None) -> LoopEvents | None:
         with self._beginning:  # another thread's step comes after it
-            if self._events is None and not self.is_over and not RUNS.other_is_open(None):
+            if self._events is None and not self.is_over and RUNS.other_open(None) is None:
                 self.is_over = self.has_failed = True  # unless it comes to its end: it is not tried at each step
                 self._begin_here(first)
                 self.is_over = self.has_failed = False

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
 from forgather_mem.actions.trim import trim_host
+from forgather_mem.errors import stream_for_people
 from forgather_mem.heap.failed_frames import drop_frames
 from forgather_mem.heap.object_size import big_bytes
 from forgather_mem.heap.owner_paths import frame_name
@@ -80,8 +81,8 @@ def release_memory(*objects: object) -> list[None]:
 
     Use it as `model, optimizer = release_memory(model, optimizer)`: the variables are cleared before memory is freed,
     not after the call. Garbage is collected, the device's cache emptied, the host trimmed. An object with other
-    references stays, and its holders are printed to stderr. As of Python 3.14 the variables of a function are an
-    exception: what they hold is freed by the assignment, after the call.
+    references stays, and its holders are printed to stderr, or in a notebook to stdout. As of Python 3.14 the variables
+    of a function are an exception: what they hold is freed by the assignment, after the call.
 
     Args:
         *objects: Models, optimizers, tensors, anything.
@@ -149,7 +150,7 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
 
     Args:
         name: Name of the job, for the report.
-        report: Whether to print it, to stderr.
+        report: Whether to print it, to stderr or in a notebook to stdout.
 
     Attributes:
         report: The `CleanupReport` after the job has ended, None before.
@@ -297,5 +298,4 @@ def _errors_and_tensors() -> tuple[list[BaseException], list[torch.Tensor]]:
 
 
 def _say(text: str) -> None:
-    first, *rest = text.splitlines()
-    print_line("\n".join([f"forgather-mem: {first}", *(f"    {line}" for line in rest)]), sys.stderr)
+    print_line("forgather-mem: " + "\n    ".join(text.splitlines()), stream_for_people())

@@ -45,8 +45,11 @@ def build_report(summary: RunSummary) -> schema.RunReport:
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
     clears = next((row for row in summary.told.ledger if row.what == "clear"), schema.LedgerRow(what="clear"))
     hints = hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
+    told = summary.told
+    if facts.end is None and not told.leak.judged and ("leaks",) in summary.readings:
+        told = replace(told, leak=replace(told.leak, why="the training has not ended"))
     report = replace(
-        summary.told,
+        told,
         steps=summary.steps,
         run=_run(facts, wall_s, summary.latest.get("step/startup_s", 0.0)),
         host=_host(summary),

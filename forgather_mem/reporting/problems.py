@@ -78,7 +78,7 @@ def no_leak_sentence(report: RunReport) -> str:
     if leak.verdict == "no leak":
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
-    if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or report.killed):
+    if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or leak.why or report.killed):
         return ""
     told = [leak.why] if leak.undecided and leak.why else []
     if steps < leak.judged_steps and (leak.undecided == "early" or not leak.why):
@@ -130,7 +130,8 @@ def oom_lines(report: RunReport, oom: OomReport, width: int) -> list[str]:
     if oom.fit is None and oom.phase in PLANNED_PHASES and limit_bytes and report.run.script:  # nobody has planned it
         words = ["--card", format_bytes(limit_bytes).replace(" ", ""), report.run.script, *report.run.argv]
         command = f"forgather-mem plan {shlex.join(words)}"
-        how = "forgather_mem.plan(...) of your trainer, in a cell" if script_name(report) == "notebook" else command
+        of = "your trainer" if any(one.startswith("trainer.") for one in report.run.settings) else "a one-step function"
+        how = f"forgather_mem.plan(...) of {of}, in a cell" if script_name(report) == "notebook" else command
         lines += _indented(f"What would fit: {how}", width, hanging=2)
     return lines
 

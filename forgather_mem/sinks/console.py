@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from forgather_mem.errors import escape_controls, missing, stream_for_people
 from forgather_mem.telemetry.metrics import metric_of
@@ -13,6 +13,9 @@ from forgather_mem.telemetry.records import Finding, RunInfo, Sample
 from forgather_mem.telemetry.run_session import rank_and_size
 from forgather_mem.telemetry.triggers import check_period
 from forgather_mem.units import format_bytes
+
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
 # What a line shows of a record, if present: sample name and label.
 _SHOWN = (
@@ -94,13 +97,18 @@ def at_end_of_cell(do: Callable[[], object]) -> None:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     if shell is None or getattr(shell.displayhook, "exec_result", None) is None:
         do()
-        return
+    else:
+        at_next(shell, "post_run_cell", do)
+
+
+def at_next(shell: InteractiveShell, event: str, do: Callable[[], object]) -> None:
+    """Call this at the next event of this kind of IPython's."""
 
     def once(_: object) -> None:
-        shell.events.unregister("post_run_cell", once)
+        shell.events.unregister(event, once)
         do()
 
-    shell.events.register("post_run_cell", once)
+    shell.events.register(event, once)
 
 
 def _write(text: str, stream: TextIO | None) -> None:

@@ -196,6 +196,13 @@ def test_an_error_that_leaves_the_job_keeps_no_frames(capsys: pytest.CaptureFixt
     assert "variables of 1 failed calls cleared" in capsys.readouterr().err
 
 
+def test_in_a_notebook_its_report_is_on_stdout(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", type("OutStream", (type(sys.stderr),), {"__module__": "ipykernel.iostream"})())
+    with cleanup("mine"):
+        pass
+    assert "forgather-mem: cleanup mine: " in capsys.readouterr().out
+
+
 def test_an_error_caught_and_kept_inside_the_job_keeps_no_frames_either() -> None:
     watched: list[weakref.ref[Thing]] = []
     with cleanup(report=False) as job:

@@ -99,13 +99,6 @@ def test_a_leak_in_a_library_says_that_it_is_not_the_users() -> None:
     assert "  also      Trainer.kept_logits, 3.1 MiB a step, trl/trainer/grpo_trainer.py:88" in text
 
 
-def test_what_grows_but_may_stop_is_named_where_nobody_can_tell() -> None:
-    report = leaking()
-    why = "it grows, but Cache.rows holds 500 at most"
-    report["leak"] |= {"verdict": "not enough data", "judged": True, "why": why}
-    assert "No verdict on leaks: it grows, but Cache.rows holds 500 at most." in " ".join(text_of(report).split())
-
-
 def test_the_peak_comes_first_and_then_how_many_steps_a_verdict_takes() -> None:
     report = all_well()
     report["leak"] = {"verdict": "not enough data", "judged": True}
@@ -165,6 +158,9 @@ def test_where_nobody_has_planned_the_report_names_the_command_that_does() -> No
     assert "forgather-mem plan" not in text_of(report)
     report["oom"]["fit"] = None
     assert "forgather-mem plan --card 79.6GiB train.py" in " ".join(text_of(report).split())
+    for settings, of in ({"trainer.compute_metrics": "False"}, "your trainer"), ({}, "a one-step function"):
+        report["run"] |= {"script": "/usr/lib/ipykernel_launcher.py", "settings": settings}
+        assert f"What would fit: forgather_mem.plan(...) of {of}, in a cell" in text_of(report)
 
 
 def test_of_a_killed_run_what_would_have_fitted_is_told_in_place_of_a_try() -> None:
