@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
 
 from forgather_mem.errors import missing
@@ -40,6 +40,9 @@ class WorkerProbe(Budgeted):
     the fork, and `workers/cow_bytes` is what is private beyond that: limited by what the parent had at the fork, and
     not a leak. A spawned worker inherits nothing.
 
+    Only the growth of anonymous memory is added between these readings, sixty times as often, where it makes 1 % of
+    the workers' size: a run of some seconds shows what its workers come to, too.
+
     Limits: the inherited size is read when a worker is first seen, as the smaller of its own and its parent's anonymous
     memory. So what a worker allocated before that counts as inherited to the extent that the parent grew too, and
     inherited pages that it freed are missing from its own. A shared-memory page that no other process maps yet (a batch
@@ -72,24 +75,28 @@ class _Workers:
     def __init__(self, probe: WorkerProbe, run: RunInfo) -> None:
         self._pace = TimeBudget(probe.every_s, budget_frac=probe.budget_frac)
         run.at_close(lambda: self._pace.tell(run, "memory of child processes"))
-        self._children = Children(probe.proc_root)
+        self._between = TimeBudget(probe.every_s / 60, budget_frac=probe.budget_frac, expected_s=probe.every_s)
+        self._children, self._told_bytes = Children(probe.proc_root), 0
         self._tells = probe.zeros  # there have been children, or zeros are told, too
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        return self._pace.take(self._values)
+        return self._pace.take(self._values) or self._between.take(self._values, quick=True)
 
-    def _values(self) -> dict[str, float]:
-        children = self._children.read()
+    def _values(self, quick: bool = False) -> dict[str, float]:
+        children = self._children.read(quick)
         self._tells |= bool(children)
         if not self._tells:
             return {}
         workers = [child for child in children if child.is_worker]
-        others = [child for child in children if not child.is_worker]
+        others, pss = [child for child in children if not child.is_worker], sum(child.pss_bytes for child in workers)
+        if quick and abs(pss - self._told_bytes) <= 0.01 * self._told_bytes:
+            return {}
+        self._told_bytes = pss
         return {
             "workers/count": len(workers),
             "workers/own_bytes": sum(child.own_bytes for child in workers),
             "workers/cow_bytes": sum(child.copied_bytes for child in workers),
-            "workers/pss_bytes": sum(child.pss_bytes for child in workers),
+            "workers/pss_bytes": pss,
             "host/children_pss_bytes": sum(child.pss_bytes for child in children),
             "host/other_children": len(others),
             "host/other_children_pss_bytes": sum(child.pss_bytes for child in others),
@@ -107,6 +114,8 @@ class ChildMemory:
         own_bytes: What its anonymous memory has grown by since the fork.
         copied_bytes: What is private beyond that: pages of its parent that were copied.
         shared_bytes: Inherited pages that have not been copied: at most so much can be.
+        inherited_bytes: What it was forked with.
+        anonymous_bytes, private_bytes: Its anonymous memory, and what of it no other process has.
     """
 
     key: tuple[int, int]
@@ -115,61 +124,74 @@ class ChildMemory:
     own_bytes: int
     copied_bytes: int
     shared_bytes: int
+    inherited_bytes: int
+    anonymous_bytes: int
+    private_bytes: int
 
 
 class Children:
-    """The children of this process and theirs, read from /proc; remembers what each had inherited when first seen."""
+    """The children of this process and theirs, read from /proc; remembers what each had when it was read last."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._root = Path(proc_root)
-        self._inherited_bytes: dict[tuple[int, int], int] = {}
+        self._known: dict[tuple[int, int], ChildMemory] = {}
 
-    def read(self) -> list[ChildMemory]:
-        """All that are alive; one that exits meanwhile is left out."""
-        known: dict[tuple[int, int], int] = {}
-        found = list(self._below("self", False, known))
-        self._inherited_bytes = known
+    def read(self, quick: bool = False) -> list[ChildMemory]:
+        """All that are alive; one that exits meanwhile is left out.
+
+        In a `quick` reading only what is new is read whole: to others the growth of their anonymous memory is added.
+        """
+        known: dict[tuple[int, int], ChildMemory] = {}
+        found = list(self._below("self", False, known, quick))
+        self._known = known
         return found
 
     def one_worker(self) -> tuple[ChildMemory | None, tuple[str, ...]]:
         """The first of the data workers of this process, and the PIDs of all of them: a reading of all costs more."""
-        known: dict[tuple[int, int], int] = {}
+        known: dict[tuple[int, int], ChildMemory] = {}
         pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
         found = None
         if pids:
             with missing(OSError, KeyError):
                 found = self._child(pids[0], "self", True, known)
-        self._inherited_bytes = known
+        self._known = known
         return found, pids
 
-    def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
+    def _below(
+        self, parent: str, of_worker: bool, known: dict[tuple[int, int], ChildMemory], quick: bool
+    ) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
             is_worker = of_worker or is_data_worker(self._root / pid)
             with missing(OSError, KeyError):
-                yield self._child(pid, parent, is_worker, known)
-            yield from self._below(pid, is_worker, known)
+                yield self._child(pid, parent, is_worker, known, quick)
+            yield from self._below(pid, is_worker, known, quick)
 
-    def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> ChildMemory:
+    def _child(
+        self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], ChildMemory], quick: bool = False
+    ) -> ChildMemory:
+        key = (int(pid), int(stat_fields(self._root / pid)[START_TIME]))
+        before = self._known.get(key)
+        if quick and before is not None:
+            known[key] = before
+            grown = anonymous_bytes(self._root / pid) - before.anonymous_bytes
+            own, pss = max(0, before.own_bytes + grown), max(0, before.pss_bytes + grown)
+            return replace(before, is_worker=is_worker, own_bytes=own, pss_bytes=pss)
         memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
-        stat = stat_fields(self._root / pid)
-        key = (int(pid), int(stat[START_TIME]))
         anonymous = memory[b"Anonymous"]
-        inherited = self._inherited_bytes.get(key)
-        if inherited is None:
+        if before is not None:
+            inherited = before.inherited_bytes
+        else:
             inherited = min(anonymous, inherited_bytes(self._root / pid, self._root / parent))
-        known[key] = inherited
         # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
         private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
         own = max(0, anonymous - inherited)
         copied = max(0, private - own)
-        return ChildMemory(
-            key=key,
-            is_worker=is_worker,
-            pss_bytes=memory[b"Pss"],
-            own_bytes=own,
-            copied_bytes=copied,
-            shared_bytes=max(0, inherited - copied),
-        )
+        known[key] = ChildMemory(
+            key=key, is_worker=is_worker, pss_bytes=memory[b"Pss"], own_bytes=own, copied_bytes=copied,
+            shared_bytes=max(0, inherited - copied), inherited_bytes=inherited, anonymous_bytes=anonymous,
+            private_bytes=private,
+        )  # fmt: skip
+        return known[key]
 
 
 def inherited_bytes(process: Path, parent: Path) -> int:
