@@ -115,7 +115,7 @@ class ChildMemory:
         copied_bytes: What is private beyond that: pages of its parent that were copied.
         shared_bytes: Inherited pages that have not been copied: at most so much can be.
         inherited_bytes: What it was forked with.
-        anonymous_bytes, private_bytes: Its anonymous memory, and what of it no other process has.
+        anonymous_bytes: Its anonymous memory.
     """
 
     key: tuple[int, int]
@@ -126,7 +126,6 @@ class ChildMemory:
     shared_bytes: int
     inherited_bytes: int
     anonymous_bytes: int
-    private_bytes: int
 
 
 class Children:
@@ -189,7 +188,6 @@ class Children:
         known[key] = ChildMemory(
             key=key, is_worker=is_worker, pss_bytes=memory[b"Pss"], own_bytes=own, copied_bytes=copied,
             shared_bytes=max(0, inherited - copied), inherited_bytes=inherited, anonymous_bytes=anonymous,
-            private_bytes=private,
         )  # fmt: skip
         return known[key]
 
