@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from forgather_mem.errors import missing
 from forgather_mem.probes.budgeted import Budgeted
@@ -108,7 +109,6 @@ class ChildMemory:
     """One child at this moment.
 
     Attributes:
-        key: Its PID and start time, since PIDs are reused.
         is_worker: Whether it is a data worker, or was started by one.
         pss_bytes: Its proportional set size.
         own_bytes: What its anonymous memory has grown by since the fork.
@@ -118,7 +118,6 @@ class ChildMemory:
         anonymous_bytes: Its anonymous memory.
     """
 
-    key: tuple[int, int]
     is_worker: bool
     pss_bytes: int
     own_bytes: int
@@ -128,26 +127,29 @@ class ChildMemory:
     anonymous_bytes: int
 
 
+_Known: TypeAlias = dict[tuple[int, int], ChildMemory]  # by PID and start time, since PIDs are reused
+
+
 class Children:
     """The children of this process and theirs, read from /proc; remembers what each had when it was read last."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._root = Path(proc_root)
-        self._known: dict[tuple[int, int], ChildMemory] = {}
+        self._known: _Known = {}
 
     def read(self, quick: bool = False) -> list[ChildMemory]:
         """All that are alive; one that exits meanwhile is left out.
 
         In a `quick` reading only what is new is read whole: to others the growth of their anonymous memory is added.
         """
-        known: dict[tuple[int, int], ChildMemory] = {}
+        known: _Known = {}
         found = list(self._below("self", False, known, quick))
         self._known = known
         return found
 
     def one_worker(self) -> tuple[ChildMemory | None, tuple[str, ...]]:
         """The first of the data workers of this process, and the PIDs of all of them: a reading of all costs more."""
-        known: dict[tuple[int, int], ChildMemory] = {}
+        known: _Known = {}
         pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
         found = None
         if pids:
@@ -156,38 +158,32 @@ class Children:
         self._known = known
         return found, pids
 
-    def _below(
-        self, parent: str, of_worker: bool, known: dict[tuple[int, int], ChildMemory], quick: bool
-    ) -> Iterator[ChildMemory]:
+    def _below(self, parent: str, of_worker: bool, known: _Known, quick: bool) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
             is_worker = of_worker or is_data_worker(self._root / pid)
             with missing(OSError, KeyError):
                 yield self._child(pid, parent, is_worker, known, quick)
             yield from self._below(pid, is_worker, known, quick)
 
-    def _child(
-        self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], ChildMemory], quick: bool = False
-    ) -> ChildMemory:
-        key = (int(pid), int(stat_fields(self._root / pid)[START_TIME]))
+    def _child(self, pid: str, parent: str, is_worker: bool, known: _Known, quick: bool = False) -> ChildMemory:
+        process = self._root / pid
+        key = (int(pid), int(stat_fields(process)[START_TIME]))
         before = self._known.get(key)
         if quick and before is not None:
             known[key] = before
-            grown = anonymous_bytes(self._root / pid) - before.anonymous_bytes
+            grown = anonymous_bytes(process) - before.anonymous_bytes
             own, pss = max(0, before.own_bytes + grown), max(0, before.pss_bytes + grown)
             return replace(before, is_worker=is_worker, own_bytes=own, pss_bytes=pss)
-        memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
+        memory = kib_fields((process / "smaps_rollup").read_bytes())
         anonymous = memory[b"Anonymous"]
-        if before is not None:
-            inherited = before.inherited_bytes
-        else:
-            inherited = min(anonymous, inherited_bytes(self._root / pid, self._root / parent))
+        first = before.inherited_bytes if before else min(anonymous, inherited_bytes(process, self._root / parent))
         # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
         private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
-        own = max(0, anonymous - inherited)
+        own = max(0, anonymous - first)
         copied = max(0, private - own)
         known[key] = ChildMemory(
-            key=key, is_worker=is_worker, pss_bytes=memory[b"Pss"], own_bytes=own, copied_bytes=copied,
-            shared_bytes=max(0, inherited - copied), inherited_bytes=inherited, anonymous_bytes=anonymous,
+            is_worker=is_worker, pss_bytes=memory[b"Pss"], own_bytes=own, copied_bytes=copied,
+            shared_bytes=max(0, first - copied), inherited_bytes=first, anonymous_bytes=anonymous,
         )  # fmt: skip
         return known[key]
 

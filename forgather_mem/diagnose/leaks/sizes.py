@@ -297,9 +297,6 @@ class CopiedPages:
         if step <= half[0] or grown < max(CopyLimits.least_bytes, 4 * GROWTH.floor_bytes * (step - half[0])):
             return None
         return Copied(
-            per_step=grown / (step - half[0]),
-            bytes=int(points[-1][1]),
-            most_bytes=self._shared_bytes,
-            num_workers=len(self._workers),
-            since_step=points[0][0],
-        )
+            per_step=grown / (step - half[0]), bytes=int(points[-1][1]), most_bytes=self._shared_bytes,
+            num_workers=len(self._workers), since_step=points[0][0],
+        )  # fmt: skip

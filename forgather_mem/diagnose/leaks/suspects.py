@@ -138,6 +138,8 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         form=holder_kinds.form_of(type(container), one.kind, type(grows)) if bound is None else "",
         lines=tuple(lines),
     )
+    if not lines and one.part is not None:
+        lines = list(suspect_of(one.part, walk).lines)
     if len(lines) == 1:
         suspect.set_line(lines[0])
     return suspect
@@ -225,15 +227,10 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     count = classes[telling]
     pace = pace_of(count, steps, count / steps)  # the newest may be in use still
     suspect = Suspect(
-        type="garbage",
-        bytes_per_step=num_bytes / count * pace,
-        count_per_step=pace,
-        held_by=f"{telling.__name__}, in a reference cycle",
-        each=", ".join(cls.__name__ for cls in ordered[:3]),
-        kind="cycle",
-        cure=holder_kinds.cure_of_cycle(telling),
-        where=_matter(garbage),
-    )
+        type="garbage", bytes_per_step=num_bytes / count * pace, count_per_step=pace, kind="cycle",
+        held_by=f"{telling.__name__}, in a reference cycle", each=", ".join(cls.__name__ for cls in ordered[:3]),
+        cure=holder_kinds.cure_of_cycle(telling), where=_matter(garbage),
+    )  # fmt: skip
     if found is not None:
         suspect.set_line(found)
     return [suspect]

@@ -103,14 +103,9 @@ def _undecided(
     kind: str, why: str, high: float, since: int = 0, suspects: Sequence[Suspect] = (), where: str | None = None
 ) -> LeakReport:
     """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
+    told = tuple(one.reported() for one in suspects)
     return LeakReport(
-        where=where,
-        bytes_per_step_high=high,
-        since_step=since,
-        suspects=tuple(one.reported() for one in suspects),
-        judged=True,
-        why=why,
-        undecided=kind,
+        where=where, bytes_per_step_high=high, since_step=since, suspects=told, judged=True, why=why, undecided=kind
     )
 
 

@@ -50,15 +50,11 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
     for part in _parts(loader):
         for held_by, sort, lines in _held_by_code(part):
             for line in lines[:1]:
+                cure = KINDS["lru_cache"].cure if sort == "lru_cache" else None
                 one = found[held_by, line] = Suspect(
-                    type=sort,
-                    bytes_per_step=bytes_per_step,
-                    held_by=held_by,
-                    each="in each data worker",
-                    kind="workers",
-                    where="workers",
-                    cure=KINDS["lru_cache"].cure if sort == "lru_cache" else None,
-                )
+                    type=sort, bytes_per_step=bytes_per_step, held_by=held_by, cure=cure,
+                    each="in each data worker", kind="workers", where="workers",
+                )  # fmt: skip
                 one.set_line(line)
                 if _of(loader, "persistent_workers"):
                     one.cure = f"{one.cure}; until then: persistent_workers=False"
@@ -82,15 +78,11 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
     why = copied.why(by_reading=bool(found) and not kept)
     if kept and not found:
         return replace(kept[0], kind="copied pages", bounded=why)
+    sort = type((attributes_of(part) or {}).get(name)).__name__ if found else "object"
     suspect = Suspect(
-        type=type((attributes_of(part) or {}).get(name)).__name__ if found else "object",
-        bytes_per_step=copied.per_step,
-        held_by=held_by,
-        count=count or None,
-        kind="copied pages",
-        where="workers",
-        bounded=why,
-    )
+        type=sort, bytes_per_step=copied.per_step, held_by=held_by, count=count or None,
+        kind="copied pages", where="workers", bounded=why,
+    )  # fmt: skip
     named = slot_names(part, name) if found else []
     for line in [line for one in named for line in adding_lines(one, is_list=True, assigned=True)][:1]:
         suspect.set_line(line)
