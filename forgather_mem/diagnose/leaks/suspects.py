@@ -125,9 +125,9 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
         type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__, held_by=path, kind=kind.name,
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
-        each=holder_kinds.signature_of(one, container), cure=holder_kinds.cure_of(kind, held),
+        each=holder_kinds.signature_of(one, container) if one.part is None else "", cure=holder_kinds.cure_of(kind, held),
         count=one.count if one.kind == "items" else None, bytes=int(one.count * one.each_bytes) if whole else None,
-        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter(one.samples),
+        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter((one.part or one).samples),
         bounded=bounded, full_bytes=int(most * one.each_bytes) if most is not None else None,
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),

@@ -85,10 +85,10 @@ def verdict_of(
 
         where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
     is_open = suspects and suspects[0].held_by and is_measured and not is_told
-    why = f"{format_bytes(rest)} of it in no holder that is known" if is_open else None
+    left = f"{format_bytes(rest)} of it in no holder that is known" if is_open else None
     return LeakReport(
         verdict="leak", where=where, suspects=tuple(one.reported() for one in suspects), sure=sure, judged=True,
-        why=why, bytes_per_step=trend.per_step, bytes_per_step_low=trend.low, bytes_per_step_high=trend.high,
+        why=left, bytes_per_step=trend.per_step, bytes_per_step_low=trend.low, bytes_per_step_high=trend.high,
         since_step=trend.since_step,
     )  # fmt: skip
 

@@ -88,7 +88,7 @@ def test_hooks_that_fill_a_list_each_are_one_holder_of_all_that_grows() -> None:
     assert (one.kind, str(one.held_by)[-14:], one.count, one.count_per_step) == ("hooks", "_forward_hooks", 30, 1)
     assert one.bytes_per_step == pytest.approx(25 * 20_000, rel=0.1)
     assert ("handle.remove()" in str(one.cure), one.bytes) == (True, None), "its items go on growing"
-    assert "captured.append(" in one.source_line
+    assert ("captured.append(" in one.source_line, one.where, one.each) == (True, "tensors", "")
 
 
 def test_what_is_new_in_the_place_of_one_that_is_gone_has_its_own_size() -> None:
