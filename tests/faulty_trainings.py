@@ -91,19 +91,10 @@ def loop_training(callbacks: list[TrainerCallback], folder: Path) -> Any:
 def trainer_training(callbacks: list[TrainerCallback], folder: Path) -> Any:
     """A `transformers.Trainer` with evaluations and checkpoints; the same of it as of the loop."""
     trainer = make_trainer(
-        folder,
-        callbacks,
-        max_steps=STEPS,
-        gradient_accumulation_steps=2,
-        rows=64,
-        logging_steps=1,
-        eval_strategy="steps",
-        eval_steps=3,
-        save_strategy="steps",
-        save_steps=3,
-        save_only_model=True,
+        folder, callbacks, max_steps=STEPS, gradient_accumulation_steps=2, rows=64, logging_steps=1,
+        eval_strategy="steps", eval_steps=3, save_strategy="steps", save_steps=3, save_only_model=True,
         save_total_limit=1,
-    )
+    )  # fmt: skip
     trainer.train()
     logged = [{name: entry[name] for name in entry if "loss" in name} for entry in trainer.state.log_history]
     hooks = sum(map(len, _hooks_of(trainer.optimizer.optimizer)))

@@ -86,15 +86,9 @@ def make_trainer(
 ) -> Trainer:
     """A trainer that is ready: batch size 4, 6 steps, no progress bar, unless `arguments` say otherwise."""
     settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        "per_device_train_batch_size": 4,
-        "max_steps": 6,
-        "logging_steps": 2,
-        "save_strategy": "no",
-        "report_to": [],
-        "use_cpu": True,
-        "seed": 7,
-    }
+        "output_dir": str(folder), "per_device_train_batch_size": 4, "max_steps": 6, "logging_steps": 2,
+        "save_strategy": "no", "report_to": [], "use_cpu": True, "seed": 7,
+    }  # fmt: skip
     settings.update(arguments)
     trainer = trainer_class(
         model=model or tiny_model(),

@@ -28,6 +28,7 @@ from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
 from forgather_mem.planning.batches import Collate, PlannedShape, Trainer, Wanted, with_sides
 from forgather_mem.planning.entry import begun_plan
+from forgather_mem.planning.loop.rounds import where_it_ends
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
@@ -341,7 +342,7 @@ class _Planner:
             if not shows:
                 there = "between steps" if failed.phase == "other" else f"in {failed.phase or row.phase}"
                 took = f"the training's own tensors take {format_bytes(row.bytes)}"
-                raise PlanError(f"{took} {there}, which would have fitted")
+                raise PlanError(f"{where_it_ends(own.notes)}{took} {there}, which would have fitted")
             return room
         taken += _others(own.parts)
         nearest = self._request(row, wanted, taken)
@@ -381,13 +382,14 @@ class _Planner:
         Raises:
             PlanError: if there is none.
         """
+        until = where_it_ends(self.own.notes)
         there = [one for one in self.own.trace.requests() if (one.step, one.phase) == (row.step, row.phase)]
         alike = [one for one in there if abs(one.size - wanted) <= _LIMITS.alike_frac * wanted]
         if not alike:
-            raise PlanError(f"the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
+            raise PlanError(f"{until}the plan's {row.phase} asks nowhere for {format_bytes(wanted)} at once")
         nearest = min(alike, key=lambda one: self._differs_by(one, taken))
         if self._differs_by(nearest, taken) > _LIMITS.alike_frac * self._failed.limit_bytes:
-            raise PlanError(f"the plan has another amount in memory when it asks for {format_bytes(wanted)}")
+            raise PlanError(f"{until}the plan has another amount in memory when it asks for {format_bytes(wanted)}")
         return nearest
 
     def _differs_by(self, planned: StorageRequest, taken: int) -> int:

@@ -14,19 +14,9 @@ from forgather_mem.telemetry.beside import Beside
 from forgather_mem.units import format_bytes
 
 PARTS = (
-    *(
-        "parameters",
-        "gradients",
-        "optimizer",
-        "activations",
-        OTHER_GRAPHS,
-        EVALUATED,
-        "batch",
-        OTHER_MODELS,
-        OTHER_TENSORS,
-    ),
-    *(KEPT, COPIES, "results", "callbacks", "temporaries"),
-)
+    "parameters", "gradients", "optimizer", "activations", OTHER_GRAPHS, EVALUATED, "batch", OTHER_MODELS,
+    OTHER_TENSORS, KEPT, COPIES, "results", "callbacks", "temporaries",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

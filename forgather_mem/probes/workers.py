@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from pathlib import Path
+from typing import TypeAlias
 
 from forgather_mem.errors import missing
 from forgather_mem.probes.budgeted import Budgeted
@@ -40,6 +41,9 @@ class WorkerProbe(Budgeted):
     the fork, and `workers/cow_bytes` is what is private beyond that: limited by what the parent had at the fork, and
     not a leak. A spawned worker inherits nothing.
 
+    Only the growth of anonymous memory is added between these readings, sixty times as often, where it makes 1 % of
+    the workers' size: a run of some seconds shows what its workers come to, too.
+
     Limits: the inherited size is read when a worker is first seen, as the smaller of its own and its parent's anonymous
     memory. So what a worker allocated before that counts as inherited to the extent that the parent grew too, and
     inherited pages that it freed are missing from its own. A shared-memory page that no other process maps yet (a batch
@@ -72,24 +76,28 @@ class _Workers:
     def __init__(self, probe: WorkerProbe, run: RunInfo) -> None:
         self._pace = TimeBudget(probe.every_s, budget_frac=probe.budget_frac)
         run.at_close(lambda: self._pace.tell(run, "memory of child processes"))
-        self._children = Children(probe.proc_root)
+        self._between = TimeBudget(probe.every_s / 60, budget_frac=probe.budget_frac, expected_s=probe.every_s)
+        self._children, self._told_bytes = Children(probe.proc_root), 0
         self._tells = probe.zeros  # there have been children, or zeros are told, too
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
-        return self._pace.take(self._values)
+        return self._pace.take(self._values) or self._between.take(self._values, quick=True)
 
-    def _values(self) -> dict[str, float]:
-        children = self._children.read()
+    def _values(self, quick: bool = False) -> dict[str, float]:
+        children = self._children.read(quick)
         self._tells |= bool(children)
         if not self._tells:
             return {}
         workers = [child for child in children if child.is_worker]
-        others = [child for child in children if not child.is_worker]
+        others, pss = [child for child in children if not child.is_worker], sum(child.pss_bytes for child in workers)
+        if quick and abs(pss - self._told_bytes) <= 0.01 * self._told_bytes:
+            return {}
+        self._told_bytes = pss
         return {
             "workers/count": len(workers),
             "workers/own_bytes": sum(child.own_bytes for child in workers),
             "workers/cow_bytes": sum(child.copied_bytes for child in workers),
-            "workers/pss_bytes": sum(child.pss_bytes for child in workers),
+            "workers/pss_bytes": pss,
             "host/children_pss_bytes": sum(child.pss_bytes for child in children),
             "host/other_children": len(others),
             "host/other_children_pss_bytes": sum(child.pss_bytes for child in others),
@@ -101,75 +109,83 @@ class ChildMemory:
     """One child at this moment.
 
     Attributes:
-        key: Its PID and start time, since PIDs are reused.
         is_worker: Whether it is a data worker, or was started by one.
         pss_bytes: Its proportional set size.
         own_bytes: What its anonymous memory has grown by since the fork.
         copied_bytes: What is private beyond that: pages of its parent that were copied.
         shared_bytes: Inherited pages that have not been copied: at most so much can be.
+        inherited_bytes: What it was forked with.
+        anonymous_bytes: Its anonymous memory.
     """
 
-    key: tuple[int, int]
     is_worker: bool
     pss_bytes: int
     own_bytes: int
     copied_bytes: int
     shared_bytes: int
+    inherited_bytes: int
+    anonymous_bytes: int
+
+
+_Known: TypeAlias = dict[tuple[int, int], ChildMemory]  # by PID and start time, since PIDs are reused
 
 
 class Children:
-    """The children of this process and theirs, read from /proc; remembers what each had inherited when first seen."""
+    """The children of this process and theirs, read from /proc; remembers what each had when it was read last."""
 
     def __init__(self, proc_root: str = "/proc") -> None:
         self._root = Path(proc_root)
-        self._inherited_bytes: dict[tuple[int, int], int] = {}
+        self._known: _Known = {}
 
-    def read(self) -> list[ChildMemory]:
-        """All that are alive; one that exits meanwhile is left out."""
-        known: dict[tuple[int, int], int] = {}
-        found = list(self._below("self", False, known))
-        self._inherited_bytes = known
+    def read(self, quick: bool = False) -> list[ChildMemory]:
+        """All that are alive; one that exits meanwhile is left out.
+
+        In a `quick` reading only what is new is read whole: to others the growth of their anonymous memory is added.
+        """
+        known: _Known = {}
+        found = list(self._below("self", False, known, quick))
+        self._known = known
         return found
 
     def one_worker(self) -> tuple[ChildMemory | None, tuple[str, ...]]:
         """The first of the data workers of this process, and the PIDs of all of them: a reading of all costs more."""
-        known: dict[tuple[int, int], int] = {}
+        known: _Known = {}
         pids = tuple(pid for pid in child_pids(self._root / "self") if is_data_worker(self._root / pid))
         found = None
         if pids:
             with missing(OSError, KeyError):
                 found = self._child(pids[0], "self", True, known)
-        self._inherited_bytes = known
+        self._known = known
         return found, pids
 
-    def _below(self, parent: str, of_worker: bool, known: dict[tuple[int, int], int]) -> Iterator[ChildMemory]:
+    def _below(self, parent: str, of_worker: bool, known: _Known, quick: bool) -> Iterator[ChildMemory]:
         for pid in child_pids(self._root / parent):
             is_worker = of_worker or is_data_worker(self._root / pid)
             with missing(OSError, KeyError):
-                yield self._child(pid, parent, is_worker, known)
-            yield from self._below(pid, is_worker, known)
+                yield self._child(pid, parent, is_worker, known, quick)
+            yield from self._below(pid, is_worker, known, quick)
 
-    def _child(self, pid: str, parent: str, is_worker: bool, known: dict[tuple[int, int], int]) -> ChildMemory:
-        memory = kib_fields((self._root / pid / "smaps_rollup").read_bytes())
-        stat = stat_fields(self._root / pid)
-        key = (int(pid), int(stat[START_TIME]))
+    def _child(self, pid: str, parent: str, is_worker: bool, known: _Known, quick: bool = False) -> ChildMemory:
+        process = self._root / pid
+        key = (int(pid), int(stat_fields(process)[START_TIME]))
+        before = self._known.get(key)
+        if quick and before is not None:
+            known[key] = before
+            grown = anonymous_bytes(process) - before.anonymous_bytes
+            own, pss = max(0, before.own_bytes + grown), max(0, before.pss_bytes + grown)
+            return replace(before, is_worker=is_worker, own_bytes=own, pss_bytes=pss)
+        memory = kib_fields((process / "smaps_rollup").read_bytes())
         anonymous = memory[b"Anonymous"]
-        inherited = self._inherited_bytes.get(key)
-        if inherited is None:
-            inherited = min(anonymous, inherited_bytes(self._root / pid, self._root / parent))
-        known[key] = inherited
+        first = before.inherited_bytes if before else min(anonymous, inherited_bytes(process, self._root / parent))
         # Private_Dirty includes shared memory that only this process maps, Pss_Anon a part of the shared pages
         private = min(memory[b"Private_Dirty"], memory.get(b"Pss_Anon", anonymous))
-        own = max(0, anonymous - inherited)
+        own = max(0, anonymous - first)
         copied = max(0, private - own)
-        return ChildMemory(
-            key=key,
-            is_worker=is_worker,
-            pss_bytes=memory[b"Pss"],
-            own_bytes=own,
-            copied_bytes=copied,
-            shared_bytes=max(0, inherited - copied),
-        )
+        known[key] = ChildMemory(
+            is_worker=is_worker, pss_bytes=memory[b"Pss"], own_bytes=own, copied_bytes=copied,
+            shared_bytes=max(0, first - copied), inherited_bytes=first, anonymous_bytes=anonymous,
+        )  # fmt: skip
+        return known[key]
 
 
 def inherited_bytes(process: Path, parent: Path) -> int:

@@ -44,7 +44,8 @@ def build_report(summary: RunSummary) -> schema.RunReport:
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
     clears = next((row for row in summary.told.ledger if row.what == "clear"), schema.LedgerRow(what="clear"))
-    hints = hints_of(peaks, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
+    unlike = () if summary.told.leak.verdict == "leak" else peaks  # what grows to the end peaks there
+    hints = hints_of(unlike, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     told = summary.told
     if facts.end is None and not told.leak.judged and ("leaks",) in summary.readings:
         told = replace(told, leak=replace(told.leak, why="the training has not ended"))

@@ -35,8 +35,8 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: floa
     # Where memory only stays, any phase may be the highest by a page or two
     if any(peak.phase == "data" and others.get(where, 0) < 0.99 * peak.bytes for where, peak in highest.items()):
         yield (
-            'The peak was between two steps, where this loop tells nothing: `with watching.phase("save"):` or '
-            '"evaluate" around what is done there names it (watching = forgather_mem.watch()).'
+            "The peak was between two steps, as the next batch came or in what else is done there: `with "
+            'watching.phase("save"):` or "evaluate" around that tells them apart (watching = forgather_mem.watch()).'
         )
 
 

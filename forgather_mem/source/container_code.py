@@ -82,6 +82,8 @@ class _Code:
         """The places of what adds to the container and, `assigned`, of other assignments, with whether it is one."""
         for node in ast.walk(self.region.node):
             targets = _targets(node)
+            if targets and self.is_subject(node.value):  # type: ignore[attr-defined]
+                continue  # another name for it
             if self._adds(node) or any(self._grows(target, node) for target in targets):
                 yield False, node
             elif assigned and any(map(self.is_subject, targets)):

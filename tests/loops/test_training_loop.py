@@ -83,18 +83,10 @@ def test_the_order_of_events_is_the_trainers(tmp_path: Path, accumulation: int, 
     order, reference = Order(), Order()
     train_plainly(plain_loop([order]), steps=2, accumulation=accumulation, evaluate=evaluate)
     make_trainer(
-        tmp_path,
-        [reference],
-        rows=8 * accumulation,
-        max_steps=-1,
-        num_train_epochs=1,
-        gradient_accumulation_steps=accumulation,
-        eval_strategy=evaluate,
-        eval_steps=1,
-        save_strategy="steps" if evaluate == "steps" else "no",
-        save_steps=1,
-        logging_strategy="no",
-    ).train()
+        tmp_path, [reference], rows=8 * accumulation, max_steps=-1, num_train_epochs=1,
+        gradient_accumulation_steps=accumulation, eval_strategy=evaluate, eval_steps=1,
+        save_strategy="steps" if evaluate == "steps" else "no", save_steps=1, logging_strategy="no",
+    ).train()  # fmt: skip
     events = [event for event in reference.events if event[0] != "prediction_step"]
     assert events.pop(-2) == ("log", 2), "the Trainer's closing line"
     assert order.events == events

@@ -58,16 +58,10 @@ def test_the_first_rank_alone_tells_of_those_that_have_written() -> None:
         told = read_again(first, host_rss_bytes=5.0, device_allocated_bytes=3.0, device_reserved_bytes=6.0)
     assert told.pop("ranks/host_sum_frac") == pytest.approx(12.0 / limit_facts().limit_bytes)
     assert told == {
-        "ranks/rss_min_bytes": 5.0,
-        "ranks/rss_max_bytes": 7.0,
-        "ranks/allocated_min_bytes": 1.0,
-        "ranks/allocated_max_bytes": 3.0,
-        "ranks/reserved_min_bytes": 4.0,
-        "ranks/reserved_max_bytes": 6.0,
-        "ranks/argmax": 0.0,
-        "ranks/count": 2.0,
-        "ranks/host_sum_bytes": 12.0,
-    }
+        "ranks/rss_min_bytes": 5.0, "ranks/rss_max_bytes": 7.0, "ranks/allocated_min_bytes": 1.0,
+        "ranks/allocated_max_bytes": 3.0, "ranks/reserved_min_bytes": 4.0, "ranks/reserved_max_bytes": 6.0,
+        "ranks/argmax": 0.0, "ranks/count": 2.0, "ranks/host_sum_bytes": 12.0,
+    }  # fmt: skip
 
 
 @pytest.mark.usefixtures("_store")

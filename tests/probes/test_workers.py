@@ -221,6 +221,18 @@ def test_readings_are_rare(run: Run, read: Read) -> None:
     assert read(probe) == {}
 
 
+def test_between_two_whole_readings_what_workers_allocate_is_added(run: Run, read: Read) -> None:
+    probe = WorkerProbe(every_s=3.0, budget_frac=1.0).begin(run)
+    with loader(allocates_32_mib) as data:
+        an_epoch_of(data)
+        first = read(probe)
+        an_epoch_of(data)
+        second = reading(read, probe)  # the next whole one is due in 3 s
+    grown = second["workers/pss_bytes"] - first["workers/pss_bytes"]
+    assert grown == pytest.approx(NUM_WORKERS * 32 * MIB, abs=4 * MIB)
+    assert second["workers/cow_bytes"] == first["workers/cow_bytes"], "to read it takes long"
+
+
 def test_a_process_of_ours_that_plans_is_no_child_of_the_training(probe: Work, read: Read) -> None:
     before = reading(read, probe)["host/other_children"]  # of multiprocessing, where another test has started it
     begun = begun_in_a_child(lambda: time.sleep(60))

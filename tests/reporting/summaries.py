@@ -27,21 +27,11 @@ def gpu_run() -> RunSummary:
     read(summary, 0, {"host/rss_bytes": 6.2 * GIB, **device}, event="train_begin", device=0)
     read(summary, 500, {"host/rss_bytes": 6.3 * GIB, "host/rss_peak_bytes": 8.8 * GIB})
     read(summary, 500, {"phase/host/save_peak_bytes": 8.8 * GIB}, event="save")
-    read(
-        summary,
-        1998,
-        {
-            "device/allocated_bytes": 15.0 * GIB,
-            "device/reserved_bytes": 52.0 * GIB,
-            "device/step_peak_bytes": 41.3 * GIB,
-            "phase/device/forward_peak_bytes": 40.0 * GIB,
-            "phase/device/backward_peak_bytes": 41.3 * GIB,
-            "tensors/parameters_bytes": 5.0 * GIB,
-            "tensors/gradients_bytes": 5.0 * GIB,
-            "tensors/optimizer_bytes": 10.0 * GIB,
-        },
-        device=0,
-    )
+    parts = {"tensors/parameters_bytes": 5.0 * GIB, "tensors/gradients_bytes": 5.0 * GIB}
+    phases = {"phase/device/forward_peak_bytes": 40.0 * GIB, "phase/device/backward_peak_bytes": 41.3 * GIB}
+    device = {"device/allocated_bytes": 15.0 * GIB, "device/reserved_bytes": 52.0 * GIB}
+    whole = {**device, **phases, **parts, "device/step_peak_bytes": 41.3 * GIB, "tensors/optimizer_bytes": 10.0 * GIB}
+    read(summary, 1998, whole, device=0)
     end = {"gc/pause_max_s": 0.4, "gc/pause_total_s": 7.1, "gc/collections": 20.0, "host/rss_bytes": 6.3 * GIB}
     read(summary, 2000, end, device=0)
     summary.self_s = 5.6
@@ -56,16 +46,10 @@ def cpu_run(end: str | None = "finished") -> RunSummary:
     summary = RunSummary(facts)
     summary.begin(100)
     read(summary, 100, {"host/rss_bytes": 600 * MIB}, event="train_begin")
-    values: dict[str, float] = {
-        "host/rss_bytes": 620 * MIB,
-        "host/rss_peak_bytes": 800 * MIB,
-        "phase/host/forward_peak_bytes": 770 * MIB,
-        "phase/host/backward_peak_bytes": 800 * MIB,
-        "tensors/parameters_bytes": 10 * MIB,
-        "tensors/gradients_bytes": 10 * MIB,
-        "tensors/optimizer_bytes": 20 * MIB,
-    }
-    read(summary, 112, values)
+    parts = {"tensors/parameters_bytes": 10 * MIB, "tensors/gradients_bytes": 10 * MIB}
+    phases = {"phase/host/forward_peak_bytes": 770 * MIB, "phase/host/backward_peak_bytes": 800 * MIB}
+    host = {"host/rss_bytes": 620 * MIB, "host/rss_peak_bytes": 800 * MIB}
+    read(summary, 112, {**host, **phases, **parts, "tensors/optimizer_bytes": 20 * MIB})
     read(summary, 160, {"host/rss_bytes": 610 * MIB})
     summary.self_s = 0.01
     return summary

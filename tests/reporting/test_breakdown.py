@@ -48,15 +48,9 @@ class Rows(torch.utils.data.Dataset):
 
 def train(folder: Path, batch_size: int, micro_batches: int) -> Any:
     arguments = TrainingArguments(
-        output_dir=str(folder),
-        per_device_train_batch_size=batch_size,
-        gradient_accumulation_steps=micro_batches,
-        max_steps=12,
-        report_to=[],
-        use_cpu=True,
-        save_strategy="no",
-        disable_tqdm=True,
-    )
+        output_dir=str(folder), per_device_train_batch_size=batch_size, gradient_accumulation_steps=micro_batches,
+        max_steps=12, report_to=[], use_cpu=True, save_strategy="no", disable_tqdm=True,
+    )  # fmt: skip
     trainer = Trainer(model=Wide(), args=arguments, train_dataset=Rows())
     watched = attach(trainer)
     trainer.train()

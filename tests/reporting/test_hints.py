@@ -1,11 +1,16 @@
 """What is not known of a loop is told with the line that would change it, and only where there is something to know."""
 
+from dataclasses import replace
+
 import pytest
 
+from forgather_mem.reporting.build import build_report
 from forgather_mem.reporting.hints import hints_of
 from forgather_mem.telemetry import run_session
-from forgather_mem.telemetry.report import Peak
+from forgather_mem.telemetry.report import LeakReport, Peak
+from forgather_mem.units import MIB
 from tests.reporting.report_fixtures import all_well, text_of
+from tests.reporting.summaries import cpu_run, read
 
 
 def peak(phase: str, size: int, where: str = "host") -> Peak:
@@ -20,6 +25,15 @@ def test_a_loop_whose_peak_is_in_a_phase_as_well_or_not_known_needs_no_hint(phas
 def test_a_peak_between_two_steps_of_any_place_has_one() -> None:
     (hint,) = hints_of([peak("forward", 9), peak("data", 8, "gpu0"), peak("forward", 7, "gpu0")])
     assert "`with watching.phase(" in hint
+
+
+def test_in_a_run_that_leaks_nothing_is_asked_about_its_peak() -> None:
+    summary = cpu_run()
+    summary.facts.header = replace(summary.facts.header, is_observed=True)
+    read(summary, 161, {"phase/host/data_peak_bytes": 900 * MIB, "host/rss_peak_bytes": 900 * MIB})
+    assert [hint[:8] for hint in build_report(summary).hints] == ["The peak"]
+    summary.told = replace(summary.told, leak=LeakReport(verdict="leak", judged=True))
+    assert build_report(summary).hints == ()
 
 
 def test_a_loop_is_told_how_it_is_planned_if_that_was_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

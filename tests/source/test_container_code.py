@@ -25,7 +25,8 @@ def module(tmp_path: Path) -> Any:
         ("self.kept[x] = x", False), ("self.kept[2:] = [x]", True), ("self.kept = self.kept + [x]", True),
         ("self.kept = [*self.kept, x]", True), ("self.kept = self.kept[1:] + [x]", True),
         ("heapq.heappush(self.kept, x)", True), ("heapq.heappushpop(self.kept, x)", False),
-        ("kept = self.kept; kept.append(x)", True), ("self.kept = []", False), ("print(self.kept)", False),
+        ("kept = self.kept; kept.append(x)", True), ("kept = self.kept", False), ("self.kept = []", False),
+        ("print(self.kept)", False),
     ],
 )  # fmt: skip
 def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:

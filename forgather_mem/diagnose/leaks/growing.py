@@ -80,14 +80,9 @@ def whole_of(growing: Mapping[str, Trend]) -> Trend:
     if small and LEAK.explains(small[0].per_step, small[-1].per_step):
         small.sort(key=lambda part: -part.per_step)
     parts += [replace(part, since_step=min(one.since_step for one in small)) for part in small[-1:]]
-    return Trend(
-        kind="leak",
-        per_step=sum(part.per_step for part in parts),
-        low=sum(part.low for part in parts),
-        high=sum(part.high for part in parts),
-        since_step=min(part.since_step for part in parts),
-        steps=max(part.steps for part in parts),
-    )
+    low, high, rate = (sum(getattr(part, name) for part in parts) for name in ("low", "high", "per_step"))
+    since, steps = min(part.since_step for part in parts), max(part.steps for part in parts)
+    return Trend(kind="leak", per_step=rate, low=low, high=high, since_step=since, steps=steps)
 
 
 def label_of(growing: Collection[str]) -> str:

@@ -129,6 +129,7 @@ class CloserLook:
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
                 one.is_whole = 0.75 * whole <= pace
                 wholes += [one] if one.is_whole and whole > 0.8 * pace else []
+        more = _joined(more, walk, wholes, max(1, step - self.step))
         weigh_whole(wholes[: LOOK.most_weighed], walk)
         found = [one for one in _nearest(merge_similar(more, walk), walk) if _matters(one, rate)]
         # Else these are the pieces of those, or what the first look had no time for
@@ -175,6 +176,24 @@ def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
         key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
     )
     return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+
+
+def _joined(more: list[GrownObject], walk: ReachableGraph, wholes: list[GrownObject], steps: int) -> list[GrownObject]:
+    """With what grows in most items of one that gets more of these all the time as growth of that one: its cause."""
+    within: dict[int, list[GrownObject]] = {one.position: [] for one in wholes}
+    for one in more:
+        at = walk.parent(one.position)
+        while at >= 0 and at not in within:
+            at = walk.parent(at)
+        within.get(at, []).append(one)
+    for outer in wholes[:]:
+        parts = within[outer.position]
+        if parts and 2 * len(parts) >= outer.count - round(outer.count_per_step * steps):
+            wholes.remove(outer)
+            outer.each_bytes += sum(one.bytes_per_step for one in parts) / outer.count_per_step
+            outer.is_whole, outer.part = False, parts[0]
+            more = [one for one in more if one not in parts]
+    return more
 
 
 def _nearest(found: Sequence[GrownObject], walk: ReachableGraph) -> list[GrownObject]:

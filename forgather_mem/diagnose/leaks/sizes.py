@@ -230,15 +230,15 @@ class Copied:
     num_workers: int
     since_step: int
 
-    @property
-    def why(self) -> str:
-        """What happens, in words.
+    def why(self, by_reading: bool) -> str:
+        """What happens, in words: only `by_reading`, or perhaps as new objects get memory that was free at the fork.
 
-        >>> Copied(per_step=4e5, bytes=9 * MIB, most_bytes=90 * MIB, num_workers=2, since_step=8).why[-61:]
+        >>> Copied(per_step=4e5, bytes=9 * MIB, most_bytes=90 * MIB, num_workers=2, since_step=8).why(True)[-61:]
         'written: 390.6 KiB a step, at most 90.0 MiB more in 2 workers'
         """
         many = f"{self.num_workers} worker{'s' * (self.num_workers != 1)}"
         why = "data workers copy pages they share with the main process as reference counts are written"
+        why += "" if by_reading else ", or as what they keep is put where memory was free"
         return f"{why}: {format_bytes(self.per_step)} a step, at most {format_bytes(self.most_bytes)} more in {many}"
 
 
@@ -295,9 +295,6 @@ class CopiedPages:
         if step <= half[0] or grown < max(CopyLimits.least_bytes, 4 * GROWTH.floor_bytes * (step - half[0])):
             return None
         return Copied(
-            per_step=grown / (step - half[0]),
-            bytes=int(points[-1][1]),
-            most_bytes=self._shared_bytes,
-            num_workers=len(self._workers),
-            since_step=points[0][0],
-        )
+            per_step=grown / (step - half[0]), bytes=int(points[-1][1]), most_bytes=self._shared_bytes,
+            num_workers=len(self._workers), since_step=points[0][0],
+        )  # fmt: skip

@@ -86,6 +86,7 @@ class GrownObject:
         name: The holder's name for people; "" takes it from the walk. Set when several are merged.
         others: The places of those.
         is_whole: Whether nearly all of its items came as the new ones did; else there are some from before.
+        part: What grows in one of its items, as in most of them.
     """
 
     position: int
@@ -98,6 +99,7 @@ class GrownObject:
     name: str = ""
     others: list[int] = field(default_factory=list)
     is_whole: bool = True
+    part: GrownObject | None = None
 
     @property
     def bytes_per_step(self) -> float:

@@ -119,25 +119,23 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     bound = bound_of_holder(held, names, data_sets(walk, one.position, names, lines))
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     places = {id(walk.nodes[at]): walk.holder(at) for at in (one.position, *one.others)}
+    bounded, most = bound if bound is not None else (None, None)
+    whole = one.kind == "items" and one.is_whole
     suspect = Suspect(
-        type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__,
+        type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__, held_by=path, kind=kind.name,
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
-        held_by=path,
-        each=holder_kinds.signature_of(one, container),
-        cure=holder_kinds.cure_of(kind, held),
-        count=one.count if one.kind == "items" else None,
-        bytes=int(one.count * one.each_bytes) if one.kind == "items" and one.is_whole else None,
-        kind=kind.name,
-        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter(one.samples),
-        bounded=bound.why if bound is not None else None,
-        full_bytes=int(bound.most * one.each_bytes) if bound is not None and bound.most is not None else None,
+        each=holder_kinds.signature_of(one, container) if one.part is None else "", cure=holder_kinds.cure_of(kind, held),
+        count=one.count if one.kind == "items" else None, bytes=int(one.count * one.each_bytes) if whole else None,
+        where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter((one.part or one).samples),
+        bounded=bounded, full_bytes=int(most * one.each_bytes) if most is not None else None,
         last=walk.is_librarys_variable(one.position)
         and not is_user_class(owner if isinstance(owner, type) else type(owner)),
-        place=Place(places, sort_of(one.samples) if one.kind == "items" else None),
+        place=Place(places, sort_of(one.samples) if one.kind == "items" else None), lines=tuple(lines),
         form=holder_kinds.form_of(type(container), one.kind, type(grows)) if bound is None else "",
-        lines=tuple(lines),
-    )
+    )  # fmt: skip
+    if not lines and one.part is not None:
+        lines = list(suspect_of(one.part, walk).lines)
     if len(lines) == 1:
         suspect.set_line(lines[0])
     return suspect
@@ -225,15 +223,10 @@ def cycle_suspects(garbage: list[object], steps: int) -> list[Suspect]:
     count = classes[telling]
     pace = pace_of(count, steps, count / steps)  # the newest may be in use still
     suspect = Suspect(
-        type="garbage",
-        bytes_per_step=num_bytes / count * pace,
-        count_per_step=pace,
-        held_by=f"{telling.__name__}, in a reference cycle",
-        each=", ".join(cls.__name__ for cls in ordered[:3]),
-        kind="cycle",
-        cure=holder_kinds.cure_of_cycle(telling),
-        where=_matter(garbage),
-    )
+        type="garbage", bytes_per_step=num_bytes / count * pace, count_per_step=pace, kind="cycle",
+        held_by=f"{telling.__name__}, in a reference cycle", each=", ".join(cls.__name__ for cls in ordered[:3]),
+        cure=holder_kinds.cure_of_cycle(telling), where=_matter(garbage),
+    )  # fmt: skip
     if found is not None:
         suspect.set_line(found)
     return [suspect]

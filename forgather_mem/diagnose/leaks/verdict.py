@@ -85,32 +85,21 @@ def verdict_of(
 
         where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
     is_open = suspects and suspects[0].held_by and is_measured and not is_told
+    left = f"{format_bytes(rest)} of it in no holder that is known" if is_open else None
     return LeakReport(
-        verdict="leak",
-        where=where,
-        bytes_per_step=trend.per_step,
-        bytes_per_step_low=trend.low,
-        bytes_per_step_high=trend.high,
+        verdict="leak", where=where, suspects=tuple(one.reported() for one in suspects), sure=sure, judged=True,
+        why=left, bytes_per_step=trend.per_step, bytes_per_step_low=trend.low, bytes_per_step_high=trend.high,
         since_step=trend.since_step,
-        suspects=tuple(one.reported() for one in suspects),
-        sure=sure,
-        judged=True,
-        why=f"{format_bytes(rest)} of it in no holder that is known" if is_open else None,
-    )
+    )  # fmt: skip
 
 
 def _undecided(
     kind: str, why: str, high: float, since: int = 0, suspects: Sequence[Suspect] = (), where: str | None = None
 ) -> LeakReport:
     """Growth of at most `high` bytes a step of which it is not known whether it goes on."""
+    told = tuple(one.reported() for one in suspects)
     return LeakReport(
-        where=where,
-        bytes_per_step_high=high,
-        since_step=since,
-        suspects=tuple(one.reported() for one in suspects),
-        judged=True,
-        why=why,
-        undecided=kind,
+        where=where, bytes_per_step_high=high, since_step=since, suspects=told, judged=True, why=why, undecided=kind
     )
 
 

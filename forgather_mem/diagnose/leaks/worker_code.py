@@ -7,6 +7,7 @@ import gc
 import inspect
 import sys
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache
@@ -49,15 +50,11 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
     for part in _parts(loader):
         for held_by, sort, lines in _held_by_code(part):
             for line in lines[:1]:
+                cure = KINDS["lru_cache"].cure if sort == "lru_cache" else None
                 one = found[held_by, line] = Suspect(
-                    type=sort,
-                    bytes_per_step=bytes_per_step,
-                    held_by=held_by,
-                    each="in each data worker",
-                    kind="workers",
-                    where="workers",
-                    cure=KINDS["lru_cache"].cure if sort == "lru_cache" else None,
-                )
+                    type=sort, bytes_per_step=bytes_per_step, held_by=held_by, cure=cure,
+                    each="in each data worker", kind="workers", where="workers",
+                )  # fmt: skip
                 one.set_line(line)
                 if _of(loader, "persistent_workers"):
                     one.cure = f"{one.cure}; until then: persistent_workers=False"
@@ -65,7 +62,10 @@ def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
 
 
 def copied_suspect(loader: object, copied: Copied) -> Suspect:
-    """The data set's container with the most Python objects, whose pages the workers copy."""
+    """The data set's container with the most Python objects, whose pages the workers copy; without one what they keep.
+
+    Pages alone don't tell: what is kept, and put where the main process had freed memory, copies these pages, too.
+    """
     found = [
         (len(value), part, name)
         for part in _parts(loader)
@@ -73,19 +73,19 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
         if isinstance(value, list | dict | tuple) and len(value) >= _FEWEST_OBJECTS
     ]
     count, part, name = max(found, key=lambda one: one[0], default=(0, None, ""))
-    named = [] if part is None else slot_names(part, name)
-    lines = [line for one in named for line in adding_lines(one, is_list=True, assigned=True)]
+    held_by = f"{type(part).__name__}.{name}" if found else None
+    kept = [one for one in worker_suspects(loader, copied.per_step) if one.held_by != held_by]
+    why = copied.why(by_reading=bool(found) and not kept)
+    if kept and not found:
+        return replace(kept[0], kind="copied pages", bounded=why)
+    sort = type((attributes_of(part) or {}).get(name)).__name__ if found else "object"
     suspect = Suspect(
-        type=type((attributes_of(part) or {}).get(name)).__name__ if part is not None else "object",
-        bytes_per_step=copied.per_step,
-        held_by=f"{type(part).__name__}.{name}" if part is not None else None,
-        count=count or None,
-        kind="copied pages",
-        where="workers",
-        bounded=copied.why,
-    )
-    if lines:
-        suspect.set_line(lines[0])
+        type=sort, bytes_per_step=copied.per_step, held_by=held_by, count=count or None,
+        kind="copied pages", where="workers", bounded=why,
+    )  # fmt: skip
+    named = slot_names(part, name) if found else []
+    for line in [line for one in named for line in adding_lines(one, is_list=True, assigned=True)][:1]:
+        suspect.set_line(line)
     return suspect
 
 

@@ -11,13 +11,24 @@ from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.storage_log import StorageLog
 
+_NOT_THROUGH = "Not in the plan is what comes after "
 STEPS = 2  # the first has no state of the optimizer yet
 MOST_BATCHES = 64
 
 
 def not_through(what: str) -> Note:
     """What is to be said where nothing after this is planned."""
-    return Note(f"Not in the plan is what comes after {what}", "at least")
+    return Note(f"{_NOT_THROUGH}{what}", "at least")
+
+
+def where_it_ends(notes: Iterable[str]) -> str:
+    """How what a plan shows begins where it ends too early; "" for one that is through.
+
+    >>> where_it_ends(["A sentence.", not_through("79 steps.")])
+    'the plan ends after 79 steps: until then '
+    """
+    ends = [note.removeprefix(_NOT_THROUGH)[:-1] for note in notes if note.startswith(_NOT_THROUGH)]
+    return f"the plan ends after {ends[0]}: until then " if ends else ""
 
 
 class Rounds:

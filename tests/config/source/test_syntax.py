@@ -42,19 +42,11 @@ def test_a_trimmed_block_is_trimmed_outside_in_a_parent_and_inside_in_a_child():
 @pytest.mark.parametrize(
     "text",
     [
-        "a: !list\n    [abc]",
-        "a: !list:@name\n    [abc]\nb: 1",
-        "- !tuple\n  [abc]\n\n- 2",
-        "a: !list\n    ## why\n\n    [abc]\n## why\nb: 1",
-        "a: [\n    [abc]\n]",
-        "a: [\n    b,\n    [abc]\n]",
-        "[1000]",
-        "  [0]",
-        "[a, b]",
-        "[a-b]",
-        "{{ f(\n[abc]\n) }}",
+        "a: !list\n    [abc]", "a: !list:@name\n    [abc]\nb: 1", "- !tuple\n  [abc]\n\n- 2",
+        "a: !list\n    ## why\n\n    [abc]\n## why\nb: 1", "a: [\n    [abc]\n]", "a: [\n    b,\n    [abc]\n]",
+        "[1000]", "  [0]", "[a, b]", "[a-b]", "{{ f(\n[abc]\n) }}",
     ],
-)
+)  # fmt: skip
 def test_a_yaml_list_is_no_block(text):
     assert "{% block" not in to_jinja(text)
 

@@ -71,6 +71,26 @@ def test_losses_kept_with_their_graph_are_named_and_not_the_batch_beside_them() 
     assert [(one.held_by, one.kind, one.each) for one in found] == [told]
 
 
+def test_hooks_that_fill_a_list_each_are_one_holder_of_all_that_grows() -> None:
+    layer = torch.nn.Linear(8, 8)
+
+    def step() -> None:
+        captured = []
+        layer.register_forward_hook(lambda *_: captured.append(torch.zeros(5_000)))
+        layer(torch.zeros(8))
+
+    for _ in range(20):
+        step()
+    look = CloserLook(20)
+    for _ in range(10):
+        step()
+    (one,) = look.finish(30, 25 * 20_000.0)
+    assert (one.kind, str(one.held_by)[-14:], one.count, one.count_per_step) == ("hooks", "_forward_hooks", 30, 1)
+    assert one.bytes_per_step == pytest.approx(25 * 20_000, rel=0.1)
+    assert ("handle.remove()" in str(one.cure), one.bytes) == (True, None), "its items go on growing"
+    assert ("captured.append(" in one.source_line, one.where, one.each) == (True, "tensors", "")
+
+
 def test_what_is_new_in_the_place_of_one_that_is_gone_has_its_own_size() -> None:
     keeps, holder, other = Keeps(), Holder(), Holder()
     holder.by_name["gone"], state = [1, 2], {"weights": 1}

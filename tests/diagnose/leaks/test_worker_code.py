@@ -5,7 +5,9 @@ from typing import Any
 
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
+from forgather_mem.diagnose.leaks.sizes import Copied
+from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of, worker_suspects
+from forgather_mem.units import MIB
 
 SEEN: dict[int, bytes] = {}
 
@@ -47,6 +49,21 @@ def test_what_workers_keep_is_named_with_its_line() -> None:
     assert found[f"{__name__}.SEEN"].source_line == "SEEN[index] = bytes(10)"
     (collator,) = worker_suspects(DataLoader([1, 2], collate_fn=collated), 1e6)  # type: ignore[arg-type]
     assert collator.source_line == 'SEEN.update(dict.fromkeys(rows, b""))'
+
+
+def test_copied_pages_may_be_of_what_workers_keep_and_are_surely_of_objects_only_where_nothing_is_kept() -> None:
+    copied = Copied(per_step=4e5, bytes=9 * MIB, most_bytes=90 * MIB, num_workers=2, since_step=8)
+    kept = Keeps()
+    one = copied_suspect(DataLoader(kept), copied)
+    assert (one.held_by, one.source_line) == ("Keeps.read", "self.read.append(rows)")
+    assert (one.kind, str(one.cure)[:15]) == ("copied pages", "keep nothing in")
+    assert "written, or as what they keep is put where memory was free: 390.6 KiB a step" in str(one.bounded)
+    kept.read = list(range(1000))  # what there is of objects, beside other things that are kept
+    one = copied_suspect(DataLoader(kept), copied)
+    assert (one.held_by, one.count) == ("Keeps.read", 1000)
+    assert "or as what they keep" in str(one.bounded)
+    one = copied_suspect(DataLoader(list(range(1000))), copied)  # type: ignore[arg-type]
+    assert (one.held_by, one.bounded) == (None, copied.why(by_reading=False)), "nobody knows"
 
 
 def test_a_loader_that_no_trainer_tells_is_found_near_the_users_code() -> None:
