@@ -42,7 +42,7 @@ class WorkerProbe(Budgeted):
     not a leak. A spawned worker inherits nothing.
 
     Only the growth of anonymous memory is added between these readings, up to sixty times as often and within four
-    times the budget, where it makes 1 % of the workers' size: a run of some seconds shows what its workers come to, too.
+    times the budget, where it makes 1 % of the workers' size: a run of some seconds shows what they come to.
 
     Limits: the inherited size is read when a worker is first seen, as the smaller of its own and its parent's anonymous
     memory. So what a worker allocated before that counts as inherited to the extent that the parent grew too, and
