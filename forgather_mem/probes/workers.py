@@ -41,8 +41,8 @@ class WorkerProbe(Budgeted):
     the fork, and `workers/cow_bytes` is what is private beyond that: limited by what the parent had at the fork, and
     not a leak. A spawned worker inherits nothing.
 
-    Only the growth of anonymous memory is added between these readings, sixty times as often, where it makes 1 % of
-    the workers' size: a run of some seconds shows what its workers come to, too.
+    Only the growth of anonymous memory is added between these readings, up to sixty times as often and within four
+    times the budget, where it makes 1 % of the workers' size: a run of some seconds shows what they come to.
 
     Limits: the inherited size is read when a worker is first seen, as the smaller of its own and its parent's anonymous
     memory. So what a worker allocated before that counts as inherited to the extent that the parent grew too, and
@@ -76,7 +76,7 @@ class _Workers:
     def __init__(self, probe: WorkerProbe, run: RunInfo) -> None:
         self._pace = TimeBudget(probe.every_s, budget_frac=probe.budget_frac)
         run.at_close(lambda: self._pace.tell(run, "memory of child processes"))
-        self._between = TimeBudget(probe.every_s / 60, budget_frac=probe.budget_frac, expected_s=probe.every_s)
+        self._between = TimeBudget(probe.every_s / 60, budget_frac=4 * probe.budget_frac, expected_s=4 * probe.every_s)
         self._children, self._told_bytes = Children(probe.proc_root), 0
         self._tells = probe.zeros  # there have been children, or zeros are told, too
 

@@ -120,18 +120,18 @@ def suspect_of(one: GrownObject, walk: ReachableGraph) -> Suspect:
     grows = one.samples[0] if one.kind == "size" and one.samples else container
     places = {id(walk.nodes[at]): walk.holder(at) for at in (one.position, *one.others)}
     bounded, most = bound if bound is not None else (None, None)
-    whole = one.kind == "items" and one.is_whole
+    whole, cls = one.kind == "items" and one.is_whole, owner if isinstance(owner, type) else type(owner)
     suspect = Suspect(
         type="lru_cache" if type(container) is LRU_CACHE else type(grows).__name__, held_by=path, kind=kind.name,
         bytes_per_step=one.bytes_per_step,
         count_per_step=one.count_per_step if one.kind in ("items", "chain", "objects") else 0.0,
-        each=holder_kinds.signature_of(one, container) if one.part is None else "", cure=holder_kinds.cure_of(kind, held),
-        count=one.count if one.kind == "items" else None, bytes=int(one.count * one.each_bytes) if whole else None,
+        each=holder_kinds.signature_of(one, container) if one.part is None else "",
+        cure=holder_kinds.cure_of(kind, held), count=one.count if one.kind == "items" else None, lines=tuple(lines),
+        bytes=int(one.count * one.each_bytes) if whole else None, bounded=bounded,
         where={"graph": "tensors", "closure": "host"}.get(kind.name) or _matter((one.part or one).samples),
-        bounded=bounded, full_bytes=int(most * one.each_bytes) if most is not None else None,
-        last=walk.is_librarys_variable(one.position)
-        and not is_user_class(owner if isinstance(owner, type) else type(owner)),
-        place=Place(places, sort_of(one.samples) if one.kind == "items" else None), lines=tuple(lines),
+        full_bytes=int(most * one.each_bytes) if most is not None else None,
+        last=walk.is_librarys_variable(one.position) and not is_user_class(cls),
+        place=Place(places, sort_of(one.samples) if one.kind == "items" else None),
         form=holder_kinds.form_of(type(container), one.kind, type(grows)) if bound is None else "",
     )  # fmt: skip
     if not lines and one.part is not None:
