@@ -99,7 +99,7 @@ def test_a_notebook_gives_memory_back() -> None:
     assert re.search(r"error +8\.0 MiB", before)
     assert re.search(r"host [\d.]+ MiB -> [\d.]+ MiB", released)
     assert not re.search(r"(model|Out\[1\]|error) +[\d.]+ MiB", after)
-    assert "a trial" in err
+    assert "a trial" in out
 
 
 @pytest.mark.fresh

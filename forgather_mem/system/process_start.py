@@ -39,8 +39,10 @@ def process_age_s(pid: int | str = "self") -> float | None:
 
 
 def cpu_s(pid: int) -> float:
-    """What a process has computed, with those that it has waited for."""
-    return sum(map(int, stat_fields(f"/proc/{pid}")[11:15])) / os.sysconf("SC_CLK_TCK")
+    """What a process has computed, with those that it has waited for; 0 where the kernel doesn't tell."""
+    with missing(OSError, ValueError):
+        return sum(map(int, stat_fields(f"/proc/{pid}")[11:15])) / os.sysconf("SC_CLK_TCK")
+    return 0.0
 
 
 def process_header(pid: int, script: str, argv: list[str]) -> dict[str, object]:

@@ -50,6 +50,7 @@ def _asked_of_the_kernel(root: Path) -> None:
     assert module.process_age_s(pid) is None or module.process_start(pid)
     assert not module.is_process_running(pid, os.uname().nodename, process_start())
     module.boot_id(str(root))
+    assert module.cpu_s(pid) == 0
     assert {version for _, version in cgroups.memory_groups(str(root), str(root))} <= {1, 2}
     assert cgroups.kills_since(cgroups.kill_counter(str(root), str(root)), str(root)) in (None, 0)
     assert not procfs.is_named(root, "pt_data_worker")
