@@ -113,7 +113,9 @@ def command_of(words: Sequence[str]) -> Command:
         return Command([*python, first, *rest], first, rest)
     if (executable := _executable(first)) is not None:
         at = _options_of_python(rest) if os.path.basename(first).rstrip(".0123456789") == "python" else len(rest)
-        if at < len(rest) and (own := command_of(rest[at:])).is_python:
+        # A module that is given a script may start it in processes of its own
+        starts = rest[at : at + 1] == ["-m"] and any(word.endswith(".py") for word in rest[at + 2 :])
+        if at < len(rest) and not starts and (own := command_of(rest[at:])).is_python:
             return Command([executable, *rest[:at], *own.argv[len(python) :]], own.script, own.arguments)
         number = next((number for number, word in enumerate(rest) if word.endswith(".py")), None)
         script, arguments = (first, rest) if number is None else (rest[number], rest[number + 1 :])

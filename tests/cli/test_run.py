@@ -137,6 +137,7 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, m
         (["-c", "print()", "-x"], "-c", ["-x"], True),
         (["python", "-u", "-X", "dev", "runs/train.py", "-x"], "train.py", ["-x"], True),
         (["python3", "-W", "error", "-m", "tool.train", "-x"], "tool.train", ["-x"], True),
+        (["python", "-m", "torch.distributed.run", "runs/train.py", "-x"], "train.py", ["-x"], False),
         (["python", "./launch", "-x"], "python", ["./launch", "-x"], False),
         (["python", "-i"], "python", ["-i"], False),
         (["./launch", "--ranks", "2", "runs/train.py", "-x"], "train.py", ["-x"], False),
