@@ -189,6 +189,7 @@ class StorageLog:
         self.kept: Sequence[Kept] = ()
         self._copies, self._joined = defaultdict[str, set[int]](set), defaultdict[int, set[int]](set)
         self._lines = dict[int, tuple[str, int]]()
+        self._of_pass = set[int]()  # what is alive of that made since the last pass that was joined, or went back
         self._alive: dict[int, tuple[weakref.ref[torch.UntypedStorage], int]] = {}
 
     def saw(self, tensor: torch.Tensor, part: str | None = None) -> None:
@@ -250,6 +251,7 @@ class StorageLog:
             self.parts.append(part or self.making)
             self._made_in.append(len(self.stretches) - 1)
             self.events.append(number)
+            self._of_pass.add(number)
             if not torch.is_grad_enabled():
                 self.without_graph.add(number)
             self.alive_bytes += size
@@ -263,9 +265,8 @@ class StorageLog:
 
     def joins_passes(self, number: int) -> None:
         """A model is called so often since the last backward pass: the next goes through what there is since, too."""
-        ended = max((at for at, one in enumerate(self.stretches) if one.phase in ("backward", "optimizer")), default=-1)
-        made = {number for number in self.alive_of(None).values() if self._made_in[number] > ended}
-        self._joined[number] |= made - self.without_graph
+        self._joined[number] |= {one for one in self._of_pass - self.without_graph if self.parts[one] is None}
+        self._of_pass.clear()
 
     def begin(self, phase: str, step: int | None = None) -> None:
         """From now on it is this phase."""
@@ -273,6 +274,8 @@ class StorageLog:
         now = Stretch(len(self.events), last.step if step is None else step, phase, self.batch)
         if now[1:] != last[1:]:
             self.stretches.append(now)
+        if phase in ("backward", "optimizer"):
+            self._of_pass.clear()
 
     @property
     def phase(self) -> str:
@@ -291,6 +294,7 @@ class StorageLog:
 
     def _gone(self, key: int, number: int, _: object = None) -> None:
         del self._alive[key]
+        self._of_pass.discard(number)
         self.events.append(~number)
         self.alive_bytes -= self.sizes[number]
         if self._made_in[number] == len(self.stretches) - 1:

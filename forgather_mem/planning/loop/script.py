@@ -361,11 +361,15 @@ class Loop:
             self.is_through()
             is_teacher = self.log.phase != "evaluate" and not any(id(one) in self._trained for one in parameters)
             self.log.begin("evaluate" if evaluates and not is_teacher else "forward", self.step)
-            self.counts_idle()
+            # What is given of a graph goes on with it, as a cell does from token to token
+            goes_on = any(one.requires_grad for one in tensors_among((args, keywords)))
+            if not goes_on:
+                self.counts_idle()
             self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
-                self._uses[id(module)] += 1
-                if self._uses[id(module)] > 1 and not evaluates:
+                is_pass = not (goes_on or evaluates or is_teacher)
+                self._uses[id(module)] += is_pass
+                if is_pass and self._uses[id(module)] > 1:
                     self.log.joins_passes(self._uses[id(module)])
                 self._stepping.add(module)
                 (self._in_training if module.training else set()).add(module)
@@ -417,7 +421,8 @@ class Loop:
         if error is not None and not (self.ahead.has_looked or self.is_through()):
             raise PlanError(problem_of(error))
         if not self.has_stepped():
-            raise PlanError("the script has ended before a whole step could be planned")
+            idle = f"{_MOST_CALLS:,} calls of models came without a step"
+            raise PlanError(idle if self._idle > _MOST_CALLS else "the script has ended before a whole step could be planned")
         if self.wanted != PlannedShape() and not self.shapes:
             raise PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
         if self.wanted.length is not None and not any(one.length for one in self.shapes):

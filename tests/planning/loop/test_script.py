@@ -110,6 +110,11 @@ def test_without_what_earlier_passes_leave_for_a_backward_pass_a_step_takes_what
 
         return forgather_mem.plan(step, model, optimizer, torch.randn(512, 64))
 
+    def chained(batch: torch.Tensor) -> None:
+        model(model(model(batch))).square().mean().backward()
+        optimizer.step()
+
+    assert forgather_mem.plan(chained, model, optimizer, torch.randn(512, 64)).trace.joined == {}, "one pass"
     one, three = plan_of(1), plan_of(3)
     assert (max(three.trace.joined), one.trace.joined) == (3, {})
     without = three.trace.without(set().union(*three.trace.joined.values()))
