@@ -421,8 +421,9 @@ class Loop:
         if error is not None and not (self.ahead.has_looked or self.is_through()):
             raise PlanError(problem_of(error))
         if not self.has_stepped():
-            idle = f"{_MOST_CALLS:,} calls of models came without a step"
-            raise PlanError(idle if self._idle > _MOST_CALLS else "the script has ended before a whole step could be planned")
+            is_idle = self._idle > _MOST_CALLS
+            came = f"{_MOST_CALLS:,} calls of models have come" if is_idle else "the script has ended"
+            raise PlanError(f"{came} before a whole step could be planned")
         if self.wanted != PlannedShape() and not self.shapes:
             raise PlanError("batches of another size can't be planned: torch's DataLoader does not make them")
         if self.wanted.length is not None and not any(one.length for one in self.shapes):
