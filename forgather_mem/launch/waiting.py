@@ -106,7 +106,11 @@ class Child:
 
     def _pass_on(self, told: signal.struct_siginfo) -> None:
         """Give a signal to the child, unless it has got it from the same sender already."""
-        time.sleep(_SETTLE_S)
+        with missing(OSError):  # a sender that is gone has done so
+            for _ in range(25):  # on a busy machine it may wait for a processor in between
+                time.sleep(_SETTLE_S)
+                if not told.si_pid or stat_fields(f"/proc/{told.si_pid}")[:1] != ["R"]:
+                    break
         while signal.sigtimedwait((told.si_signo,), 0) is not None:
             pass  # `timeout` signals first the process and then its group; alone, a process sees that as one
         if _UNDONE_BY.get(told.si_signo) in signal.sigpending():

@@ -31,7 +31,16 @@ def to_each_process(script: Counting, number: int) -> None:
         os.kill(pid, number)
 
 
-WAYS = [to_the_group, to_the_process, to_each_process]
+def to_each_process_slowly(script: Counting, number: int) -> None:
+    """As on a machine where the sender waits for a processor in between."""
+    for pid in script.all_processes():
+        os.kill(pid, number)
+        until_s = time.monotonic() + 0.03
+        while time.monotonic() < until_s:
+            pass
+
+
+WAYS = [to_the_group, to_the_process, to_each_process, to_each_process_slowly]
 
 
 @pytest.mark.parametrize("words", [python(), RUN], ids=["alone", "watched"])
