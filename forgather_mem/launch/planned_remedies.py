@@ -23,6 +23,7 @@ from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import goes_back_each, plannable
 from forgather_mem.diagnose.oom.remedy import NOTHING, NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError, missing
+from forgather_mem.heap.census import take_census
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
@@ -32,7 +33,7 @@ from forgather_mem.planning.loop.rounds import where_it_ends
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, Kept, StorageRequest
+from forgather_mem.planning.storage_log import COPIES, EVALUATED, OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.source.source_lines import line_name, source_line
 from forgather_mem.system.memory_limit import own_limits
@@ -176,6 +177,9 @@ class _Planner:
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
         self._room_bytes = self.least_bytes = 0
+        there = {one.part: one.num_bytes for one in take_census(())} if failed.held else {}  # when training begins
+        came = {part: size - there.get(part, 0) for part, size in failed.held.items()}
+        self._held = {part: size for part, size in came.items() if size > 0}
         self.at_once: Change | None = None
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
@@ -236,7 +240,9 @@ class _Planner:
     def needless_graphs(self, phase: str) -> Iterator[Change]:
         """Without those that no training needs, of all at once, since all are planned so."""
         needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
-        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION:  # no census was there
+        keeps_graph = any(EVALUATED in row.parts for row in self.own.phases)
+        # No census was there
+        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION and keeps_graph:
             needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
         elif phase != EVALUATION and self.own.untrained:
             note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"
@@ -369,7 +375,7 @@ class _Planner:
         self._found.kills.append(
             KillInPlan(
                 phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows,
-                line=line, line_bytes=line_bytes,
+                line=line, line_bytes=line_bytes, held=self._held,
             )
         )  # fmt: skip
         if made and line and shows and 2 * row.parts.get("temporaries", 0) >= row.bytes:

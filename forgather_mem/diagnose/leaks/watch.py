@@ -87,7 +87,8 @@ class LeakWatch:
 
             leak = with_copied(leak, copied_suspect(loader_of(self._loader()), copied), copied.since_step)
         alarm = self._live.alarm
-        if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
+        known = self._trends(), self._series, run.failed_phase is not None
+        if alarm is not None and (said := taken_back(alarm, leak, *known)):
             self._live.taken_back.append(said)
             _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))
