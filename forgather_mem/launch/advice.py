@@ -80,7 +80,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     firsts = [one.text.partition(": ")[0].partition(", ")[0] for one in too_large]  # of several values the first
     helps_not += [f"{', '.join(firsts)} (too large)"] * bool(firsts)
     beside = format_bytes(failed.beside_bytes - failed.grown[1])
-    fit = f"{what}; each peak includes {beside} outside the training" if planned else what
+    fits = any(one.predicted_bytes for one in planned)
+    fit = f"{what}; each peak includes {beside} outside the training" if fits else what
     no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
     return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 

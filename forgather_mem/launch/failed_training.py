@@ -5,7 +5,7 @@ The parent tells the first to the process that plans it, and makes the second of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
@@ -248,21 +248,23 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
-    over = max(0, -rest)
     # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
     graphs = [part for part in planned.parts if part.startswith("graph")]
-    if kept and over >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
+    if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
-    last = "results", "temporaries", "activations", *graphs
-    # What was read wins: a plan may call the same what it is kept in, or what it was made as
-    had = _with_held(planned, {*kept}, {*last, "batch"})
-    over = max(0, sum(had.values()) - planned.room_bytes)
-    for part in (*kept, *last, "optimizer", "gradients", *planned.parts):
-        had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    rest_of = max(0, planned.room_bytes - sum(had.values()))
-    had |= {THERE_BEFORE: beside - others, "not in the plan": rest_of, **_of_others(killed, others)}
+    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
+    had |= planned.held
+    over = sum(had.values()) - planned.room_bytes
+    made = "results", "temporaries", "batch", "activations", *graphs
+    for group in (kept, made, ["optimizer"], ["gradients"], planned.parts):
+        whole = sum(had.get(part, 0) for part in group)
+        left = max(0, whole - max(0, over))
+        had |= {part: had[part] * left // whole for part in group if had.get(part)}
+        over -= whole - left
+    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f": {part} {format_bytes(planned.parts[part])}" * (not planned.held or part not in kept)
@@ -274,17 +276,6 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         of_all = f"The training's own tensors take {needed} there (planned)"
         words = [f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""]
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
-
-
-def _with_held(planned: KillInPlan, kept: Set[str], same: Set[str]) -> dict[str, int]:
-    """The plan's parts with what variables held in place of what it has `kept`, and of a share of each of the `same`."""
-    if not planned.held:
-        return dict(planned.parts)
-    had = {part: size for part, size in planned.parts.items() if part not in kept}
-    may_be = sum(size for part, size in had.items() if part in same)
-    left = max(0, planned.room_bytes - sum(planned.held.values()) - sum(had.values()) + may_be)
-    shares = {part: size * min(left, may_be) // may_be for part, size in had.items() if part in same and may_be}
-    return had | shares | dict(planned.held)
 
 
 def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:

@@ -240,7 +240,7 @@ class _Planner:
     def needless_graphs(self, phase: str) -> Iterator[Change]:
         """Without those that no training needs, of all at once, since all are planned so."""
         needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
-        keeps_graph = any(EVALUATED in row.parts for row in self.own.phases)
+        keeps_graph = any(row.parts.get(EVALUATED) for row in self.own.phases)
         # No census was there
         if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION and keeps_graph:
             needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
@@ -256,11 +256,8 @@ class _Planner:
         graphs nobody has told."""
         joined = self.own.trace.joined
         if joined and self._loop is not None and self._failed.taken_bytes is None:
-            trace, change = (
-                self.own.trace.without(set().union(*joined.values())),
-                goes_back_each("the loss", max(joined)),
-            )
-            need = self._bytes_of(replace(self.own, trace=trace))
+            trace = self.own.trace.without(set().union(*joined.values()))
+            change, need = goes_back_each("the loss", max(joined)), self._bytes_of(replace(self.own, trace=trace))
             if need <= self.most_bytes:
                 change = self._with_peak(change, need)
             # Of batches that no loader makes the passes may be of one. An estimate of gaps alone rules nothing out

@@ -315,10 +315,9 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     heading = ""
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
     is_planned = (basis or "").startswith("planned")
-    if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
-        yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
-        yield f"  nothing of what was planned{'; what may help was not planned' * bool(in_order)}"
-    if not in_order and basis and not is_planned:
+    if basis and is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
+        is_planned, basis = False, f"nothing of what was planned fits{basis.removeprefix('planned')}"
+    if not in_order and basis:
         yield from textwrap.wrap(f"NO REMEDY KNOWN  ({basis})", width, subsequent_indent="  ")
     for number, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]

@@ -93,9 +93,12 @@ class _Code:
     def joins(self) -> bool:
         """Whether one is made of all that is in the container, or of what was taken out of all that is in it."""
         nodes = list(ast.walk(self.region.node))
-        assigned = [one for one in nodes if isinstance(one, ast.Assign) and any(map(self.is_subject, _whole(one.value)))]
-        taken = {getattr(part, "id", "") for one in assigned for target in one.targets for part in ast.walk(target)} - {""}
-        given = (part for node in nodes if _called(node) in _ONE_OF_ALL for one in node.args for part in _whole(one))  # type: ignore[attr-defined]
+        taken = {
+            target.id
+            for one in nodes if isinstance(one, ast.Assign) and any(map(self.is_subject, ast.walk(one.value)))
+            for targets in one.targets for target in ast.walk(targets) if isinstance(target, ast.Name)
+        }  # fmt: skip
+        given = (part for node in nodes if _called(node) in _ONE_OF_ALL for one in node.args for part in ast.walk(one))  # type: ignore[attr-defined]
         return any(self.is_subject(part) or getattr(part, "id", "") in taken for part in given)
 
     def _adds(self, node: ast.AST) -> bool:
@@ -111,14 +114,6 @@ class _Code:
             return not self.is_list or isinstance(target.slice, ast.Slice)
         parts = ast.walk(assignment.value)  # type: ignore[attr-defined]
         return self.is_subject(target) and any(self.is_subject(part) or _called(part) in _JOINS for part in parts)
-
-
-def _whole(node: ast.AST) -> Iterator[ast.AST]:
-    """All parts of an expression, but for what only a slice is taken of."""
-    if not (isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)):
-        yield node
-        for child in ast.iter_child_nodes(node):
-            yield from _whole(child)
 
 
 def _targets(node: ast.AST) -> list[ast.expr]:

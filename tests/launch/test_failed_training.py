@@ -173,7 +173,7 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     of_line = explained_kill(report, KILLED, replace(NEEDS, line="train.py:9", line_bytes=412 * MIB)).why_now
     assert "(planned: activations 500.0 MiB, 412.0 MiB of all made at train.py:9)" in str(of_line)
     larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
-    assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
+    assert (larger.in_use["batch"] // MIB, str(larger.why_now)[:18]) == (22, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
     assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
     later = replace(NEEDS, num_bytes=900 * MIB, parts={"optimizer": 600 * MIB, "`folds`": 300 * MIB})

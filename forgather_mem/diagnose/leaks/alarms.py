@@ -38,11 +38,7 @@ class Alarm:
 
 
 def taken_back(
-    alarm: Alarm,
-    leak: LeakReport,
-    trends: Mapping[str, Trend],
-    series: Mapping[str, Series],
-    has_failed: bool = False,
+    alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], series: Mapping[str, Series], has_failed: bool = False
 ) -> str | None:
     """What to say of the alarm at the end; None if the final verdict says the same.
 
