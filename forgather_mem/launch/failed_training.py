@@ -255,11 +255,12 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     # What was read stands in place of what a plan calls what it is kept in, or what it was made as
-    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
-    had |= planned.held
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held} | {
+        **planned.held
+    }
     over = sum(had.values()) - planned.room_bytes
-    made = "results", "temporaries", "batch", "activations", *graphs
-    for group in (kept, made, ["optimizer"], ["gradients"], planned.parts):
+    of_passes = "results", "temporaries", "batch", "activations", *graphs
+    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
         whole = sum(had.get(part, 0) for part in group)
         left = max(0, whole - max(0, over))
         had |= {part: had[part] * left // whole for part in group if had.get(part)}

@@ -236,9 +236,8 @@ def _ended_as(report: RunReport, end: str) -> RunReport:
 def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase: str) -> RunReport:
     """The report of a command without a training, with what the parent saw from start to end, and its last phase."""
     if report.killed is not None and phase != "other":
-        report = replace(
-            report, killed=replace(report.killed, step=int(phase in STEP_PHASES), phase=phase, silent_s=None)
-        )
+        killed = replace(report.killed, step=int(phase in STEP_PHASES), phase=phase, silent_s=None)
+        report = replace(report, killed=killed)
     host = replace(
         report.host,
         rss_start_bytes=sampler.first_bytes or report.host.rss_start_bytes,
@@ -254,10 +253,8 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase:
         others = max(0, host.limit_bytes - max(host.rss_peak_bytes, report.killed.process_bytes or 0))
         num_workers = int(report.run.settings.get("loader.num_workers", 0))
         workers = others if num_workers else report.killed.workers_bytes
-        killed = replace(
-            report.killed, workers_bytes=workers, num_workers=num_workers, others_bytes=others - (workers or 0)
-        )
-        report = replace(report, killed=killed)
+        killed = replace(report.killed, workers_bytes=workers, num_workers=num_workers)
+        report = replace(report, killed=replace(killed, others_bytes=others - (workers or 0)))
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     return replace(report, run=replace(report.run, wall_s=ended.wall_s), host=host, peaks=())  # peaks belong to steps

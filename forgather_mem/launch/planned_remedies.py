@@ -33,7 +33,7 @@ from forgather_mem.planning.loop.rounds import where_it_ends
 from forgather_mem.planning.loop.script import Script
 from forgather_mem.planning.model import KEPT, OTHER_MODELS, OTHER_TENSORS
 from forgather_mem.planning.result import PhasePlan, Plan
-from forgather_mem.planning.storage_log import COPIES, EVALUATED, OTHER_GRAPHS, Kept, StorageRequest
+from forgather_mem.planning.storage_log import COPIES, OTHER_GRAPHS, Kept, StorageRequest
 from forgather_mem.reporting.problems import PLANNED_PHASES
 from forgather_mem.source.source_lines import line_name, source_line
 from forgather_mem.system.memory_limit import own_limits
@@ -102,7 +102,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
     )
     needless = [*planner.needless_graphs(failure.phase)]
-    found.changes.extend((-1, change) for change in needless)  # there may be no time to plan it
+    is_known = failed.needless or failure.phase != EVALUATION  # else only a plan shows that a graph is kept
+    found.changes.extend((-1, change) for change in needless if is_known)  # there may be no time to plan it
     yield
     with suppress(PlanError):
         found.changes[:] = [(-1, fits) for fits in planner.that_fit(needless)]
@@ -178,8 +179,7 @@ class _Planner:
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
         self._room_bytes = self.least_bytes = 0
         there = {one.part: one.num_bytes for one in take_census(())} if failed.held else {}  # when training begins
-        came = {part: size - there.get(part, 0) for part, size in failed.held.items()}
-        self._held = {part: size for part, size in came.items() if size > 0}
+        self._held = {part: max(0, size - there.get(part, 0)) for part, size in failed.held.items()}
         self.at_once: Change | None = None
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
@@ -240,9 +240,7 @@ class _Planner:
     def needless_graphs(self, phase: str) -> Iterator[Change]:
         """Without those that no training needs, of all at once, since all are planned so."""
         needless, of = [*self._failed.needless], EVALUATION if phase == EVALUATION else True
-        keeps_graph = any(row.parts.get(EVALUATED) for row in self.own.phases)
-        # No census was there
-        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION and keeps_graph:
+        if self._failed.taken_bytes is None and self._loop is not None and phase == EVALUATION:  # no census was there
             needless = [("torch.no_grad() around the evaluation", "no backward pass follows")]
         elif phase != EVALUATION and self.own.untrained:
             note = "no optimizer has its parameters, but a graph is kept for a backward pass through it"

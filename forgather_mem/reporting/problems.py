@@ -319,7 +319,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
         is_planned, basis = False, f"nothing of what was planned fits{basis.removeprefix('planned')}"
     if not in_order and basis:
         yield from textwrap.wrap(f"NO REMEDY KNOWN  ({basis})", width, subsequent_indent="  ")
-    for number, advice in enumerate(in_order, 1):
+    for at, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:
             notes.insert(0, f"peak {format_bytes(predicted)}, leaves {format_bytes(max(0, limit_bytes - predicted))}")
@@ -331,13 +331,11 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
                 of = "not planned" if is_planned else "by what was in use"
             yield from textwrap.wrap(f"{title}  ({of})", width, subsequent_indent="  ")
         text, note = advice.text, "; ".join(filter(None, notes))
-        room = width - len(note) - len(f"  {number}  ") - 3
+        room = width - len(note) - len(f"  {at}  ") - 3
         if len(text) <= room:
-            yield f"  {number}  {text:<{room}}   {note}".rstrip()
+            yield f"  {at}  {text:<{room}}   {note}".rstrip()
         else:
-            yield from textwrap.wrap(
-                f"{text}   {note}", width, initial_indent=f"  {number}  ", subsequent_indent=" " * 5
-            )
+            yield from textwrap.wrap(f"{text}   {note}", width, initial_indent=f"  {at}  ", subsequent_indent=" " * 5)
 
 
 def script_name(report: RunReport) -> str:

@@ -19,9 +19,7 @@ from tests.reporting.report_fixtures import all_well, gib, killed, killed_by, le
         ({"signal": None}, "MOST LIKELY KILLED BY THE KERNEL for memory (oom_kill 0 -> 1)"),
     ],
 )
-def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says_so(
-    change: dict[str, Any], first: str
-) -> None:
+def test_a_kill_is_laid_at_the_kernels_door_only_as_far_as_its_counter_says(change: dict[str, Any], first: str) -> None:
     report = killed()
     report["killed"].update(change)
     lines = text_of(report).splitlines()

@@ -37,9 +37,7 @@ class Alarm:
     said: str
 
 
-def taken_back(
-    alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], series: Mapping[str, Series], has_failed: bool = False
-) -> str | None:
+def taken_back(alarm: Alarm, leak: LeakReport, trends: Mapping[str, Trend], series: Mapping[str, Series]) -> str | None:
     """What to say of the alarm at the end; None if the final verdict says the same.
 
     Args:
@@ -47,15 +45,12 @@ def taken_back(
         leak: The final verdict.
         trends, series: The final judgements of the sizes, and their readings; the workers' are missing once these have
             ended.
-        has_failed: Whether an error has ended the training: soon after the alarm nothing shows that it was wrong.
     """
     growing = {name: trend for name, trend in trends.items() if trend.kind == "leak"}
     # The verdict tells of this growth, be it of a bounded holder, or in another size of the same memory
     if growing and label_of(growing) == label_of(alarm.given_back_at) and (leak.verdict == "leak" or leak.why):
         return None
     after = _since(alarm, series)
-    if has_failed and after and after[-1][0] - alarm.step < max(GROWTH.fewest_steps, after[-1][0] / 4):
-        return None
     flat = _flat_from(after)
     if any(trends[name].kind == "slowing" for name in alarm.given_back_at if name in trends):
         reason = "it grows ever less"

@@ -86,9 +86,8 @@ class LeakWatch:
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
 
             leak = with_copied(leak, copied_suspect(loader_of(self._loader()), copied), copied.since_step)
-        alarm = self._live.alarm
-        known = self._trends(), self._series, run.failed_phase is not None
-        if alarm is not None and (said := taken_back(alarm, leak, *known)):
+        alarm = self._live.alarm if run.failed_phase is None else None  # it stands: more was perhaps to come
+        if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
             _print(run, f"taken back: {said}.")
         leak = replace(leak, taken_back=tuple(self._live.taken_back))

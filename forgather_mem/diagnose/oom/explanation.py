@@ -263,9 +263,8 @@ def _of_watching(failure: Failure) -> str | None:
 
 def held_beside(failure: Failure) -> dict[str, int]:
     """By what it is called, what variables hold that is no part of a step; of much alone."""
-    kinds = "object", *_KEPT
-    much = (held for held in failure.census if held.kind in kinds and failure.is_much(held, WHEN.held_frac))
-    return {held.part: held.num_bytes for held in much if held.name != OF_GRADIENT}
+    much = (one for one in failure.census if failure.is_much(one, WHEN.held_frac) and one.name != OF_GRADIENT)
+    return {held.part: held.num_bytes for held in much if held.kind in ("object", *_KEPT)}
 
 
 def _of_census(failure: Failure) -> str | None:

@@ -40,14 +40,6 @@ def test_one_that_no_longer_holds_is_taken_back_with_the_reason(sizes: list[floa
     assert said.startswith(f"host memory grows 200.0 KiB a step (step 96): {reason}")
 
 
-def test_one_in_whose_moment_memory_runs_out_stands() -> None:
-    stairs = Series((step, step // 6 * 21 * MIB) for step in range(28))
-    alarm = Alarm(step=24, given_back_at={"native": 0.0}, said="host memory grows 21.5 MiB a step")
-    now = alarm, NO_LEAK, {"native": Trend(kind="not enough data")}, {"native": stairs}
-    assert taken_back(*now, has_failed=True) is None
-    assert "hardly grown since step 24" in str(taken_back(*now)), "it has finished"
-
-
 def test_a_leak_of_something_else_does_not_confirm_it() -> None:
     workers = Alarm(step=160, given_back_at={"workers": 0.0}, said="the data workers grow 1.0 MiB a step")
     said = told([number * MIB for number in range(100)], "leak", LEAK, workers)
