@@ -250,14 +250,13 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     rest = planned.room_bytes - planned.num_bytes
     # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
-    graphs = [part for part in planned.parts if part.startswith("graph")]
+    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     # What was read stands in place of what a plan calls what it is kept in, or what it was made as
-    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held} | {
-        **planned.held
-    }
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
+    had |= planned.held
     over = sum(had.values()) - planned.room_bytes
     of_passes = "results", "temporaries", "batch", "activations", *graphs
     for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
