@@ -122,9 +122,7 @@ def test_a_training_prints_the_first_batches_and_the_end_of_each_epoch(
         assert re.fullmatch(pattern, line)
 
 
-def test_debugging_writes_every_step_with_phases_and_tensors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_debugging_writes_each_step_with_phases_and_tensors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     make_trainer(tmp_path, load_callbacks(DEBUG, logging_dir=str(tmp_path / "tb"))).train()
     tags = {tag: [step for step, _ in points] for tag, points in scalars(tmp_path / "tb").items()}
     assert tags["mem_host/rss_gib"] == [1, 2, 3, 4, 5, 6]

@@ -170,11 +170,9 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
     if place == "host":
         yield WORKERS, report.host.workers_peak_bytes
     # Peaks of other phases are those by which the run's peak rose: of two runs not the same
-    startup = [
-        one.bytes for one in report.peaks if one.phase == "startup" and (one.where == "host") == (place == "host")
-    ]
-    if startup:
-        yield STARTUP, max(startup)
+    begun = [one.bytes for one in report.peaks if one.phase == "startup" and (one.where == "host") == (place == "host")]
+    if begun:
+        yield STARTUP, max(begun)
 
 
 def held_bytes(report: RunReport) -> int | None:

@@ -154,14 +154,12 @@ def _leak(leak: LeakReport) -> str:
 
 def _tables(comparison: Comparison) -> Iterator[Table]:
     names = (comparison.before.name, comparison.after.name)
-    shown = [
-        one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)
-    ]
+    told = [one for one in comparison.differences if max(one.before, one.after) >= MIB or (one.counted and one.is_sure)]
     if comparison.planned:
         yield [("plan", *names, "difference"), _size_row(comparison.peak)]
         yield from _by_phase(comparison.planned)
-    if shown:
-        yield [("memory", *names, "difference"), *map(_size_row, shown)]
+    if told:
+        yield [("memory", *names, "difference"), *map(_size_row, told)]
     for title, changes in (("setting", comparison.settings), ("version", comparison.versions)):
         first = sorted(changes, key=lambda one: not one.comparable)[:12]  # `--json` has all
         rows = [(one.name, *_values(one)) for one in first]

@@ -162,9 +162,7 @@ class OverheadMeter:
         self._num_readings = self._num_records = 0
         self._num_at_start = 2  # one-off work at the start, and the first writes, are not representative
 
-    def took(
-        self, own_s: float, reading_s: float, all_s: float, members: Iterable[Mapping[str, EventSchedule]]
-    ) -> None:
+    def took(self, own_s: float, reading_s: float, all_s: float, groups: Iterable[Mapping[str, EventSchedule]]) -> None:
         """Add a record: our own time since the last one, that of readings with a budget in it, and the total time."""
         if self._num_at_start:
             self._num_at_start -= 1
@@ -180,7 +178,7 @@ class OverheadMeter:
         fixed_share = max(0.0, self._own_s / self._all_s - reading_share)
         self._num_readings, self._own_s, self._reading_s, self._all_s = 0, 0.0, 0.0, 0.0
         least = 1 << self._num_records // PaceLimits.halved_records
-        for plans in members:
+        for plans in groups:
             for plan in plans.values():
                 plan.keep_to_budget(fixed_share, reading_share, least)
 

@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from forgather_mem.engine.summary import MAX_FINDINGS, SOURCES, GaugeRange, RunSummary, is_spanned
+from forgather_mem.engine.summary import GAUGES, MAX_FINDINGS, GaugeRange, RunSummary, is_spanned
 from forgather_mem.growth.trend import Series
 from forgather_mem.telemetry.metrics import every_metric, name_on_current
 from forgather_mem.telemetry.records import FORETOLD, Finding
@@ -127,6 +127,6 @@ def _is_possible(so_far: _SoFar) -> bool:
         and all(map(is_spanned, so_far.spans))
         and so_far.rises.keys() <= so_far.spans.keys()
         and all(len(numbers) == 5 for numbers in so_far.spans.values())
-        and so_far.growth.keys() == (set() if so_far.since_step is None else SOURCES.keys())
+        and so_far.growth.keys() == (set() if so_far.since_step is None else GAUGES.keys())
         and all(len(row) == 2 for sizes in so_far.growth.values() for row in sizes.points)
     )

@@ -28,10 +28,7 @@ if TYPE_CHECKING:
 
 # Less than this, over the whole run, counts as flat.
 _FLAT_FRAC = 0.02
-SOURCES = {
-    "process": ("host/anon_bytes", "host/rss_bytes"),
-    "workers": ("workers/pss_bytes", "host/children_pss_bytes"),
-}
+GAUGES = {"process": ("host/anon_bytes", "host/rss_bytes"), "workers": ("workers/pss_bytes", "host/children_pss_bytes")}
 
 
 class Growth:
@@ -61,9 +58,9 @@ class Growth:
             from forgather_mem.growth.trend import Series
 
             self.since_step = sample.step
-            self.series = {who: Series() for who in SOURCES}
+            self.series = {who: Series() for who in GAUGES}
         values = sample.values
-        for who, (first, second) in SOURCES.items():
+        for who, (first, second) in GAUGES.items():
             if (value := values.get(first, values.get(second))) is not None:
                 self.series[who].add(sample.step, value)
 

@@ -236,8 +236,7 @@ class _Census:
         # A Trainer that the script has given no name holds its data set all the same
         is_users = any(is_user_class(type(one)) for one in self.walk.way(position))
         collects = (is_users or not self.walk.is_librarys_variable(position)) and _is_container(thing)
-        # Only for a failure: reading code takes memory
-        names = names_of(self.walk, position, self._frames) if collects and self._failed else []
+        names = names_of(self.walk, position, self._frames) if collects else []
         adding = [at for name in names for at in adding_lines(name, isinstance(thing, list))]
         return Holding(
             name=self._name(position),

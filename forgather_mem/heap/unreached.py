@@ -28,18 +28,16 @@ _KINDS = frozenset(kind for kind in CONTAINERS if issubclass(kind, Sized))
 class Unreached:
     """The lengths of the containers that a walk has not reached: numbers only, nothing is kept alive."""
 
-    def __init__(self, walk: ReachableGraph, among: Sequence[object]) -> None:
-        there = _there(walk, among, 0)
+    def __init__(self, walk: ReachableGraph, near: Sequence[object]) -> None:
+        there = _there(walk, near, 0)
         self._ids, self._lengths = array("Q", map(id, there)), array("Q", map(len, there))
 
-    def grown(
-        self, walk: ReachableGraph, among: Sequence[object], least: float
-    ) -> list[tuple[Collection[object], int]]:
+    def grown(self, walk: ReachableGraph, near: Sequence[object], least: float) -> list[tuple[Collection[object], int]]:
         """Those that a later walk has not reached either and that are longer by so many items, with their lengths then.
 
         The one that has grown most comes first.
         """
-        now = {id(thing): thing for thing in _there(walk, among, least)}
+        now = {id(thing): thing for thing in _there(walk, near, least)}
         then = zip(self._ids, self._lengths, strict=True)
         found = [(now[key], length) for key, length in then if key in now and len(now[key]) >= length + least]
         return sorted(found, key=lambda one: one[1] - len(one[0]))

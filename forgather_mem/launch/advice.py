@@ -40,8 +40,10 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
     failed = failed_training(report, time.time() + 2 * most_s)
-    if isinstance(at, KilledReport) and not report.advice and failed != "memory grows at each step":
-        report = replace(report, advice=tuple(may_help_after(report)))
+    if isinstance(at, KilledReport):
+        report = replace(report, killed=replace(at, in_use={}))  # of it the plan is told
+        if not report.advice and failed != "memory grows at each step":
+            report = replace(report, advice=tuple(may_help_after(report)))
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)
@@ -69,8 +71,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if not kinds and not is_late:
         return _not_planned(report, "nothing is offered that can be planned")
     short = f"{most_s:g} s were not enough"
-    has_any = too_large or any(one.predicted_bytes for one in planned)
-    what = (f"planned, {short} for all: more may fit" if has_any else f"not planned: {short}") if is_late else "planned"
+    fits = any(one.predicted_bytes for one in planned)
+    late = f"planned, {short} for all: more may fit" if too_large or fits else f"not planned: {short}"
+    what = late if is_late else "planned"
     if report.killed is not None:
         return replace(report, killed=replace(report.killed, fit=what))
     assert report.oom is not None
@@ -78,7 +81,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     firsts = [one.text.partition(": ")[0].partition(", ")[0] for one in too_large]  # of several values the first
     helps_not += [f"{', '.join(firsts)} (too large)"] * bool(firsts)
     beside = format_bytes(failed.beside_bytes - failed.grown[1])
-    fit = f"{what}; each peak includes {beside} outside the training" if planned else what
+    fit = f"{what}; each peak includes {beside} outside the training" if fits else what
     no_help, texts = ", ".join(helps_not) + "." if helps_not else None, tuple(change.text for change in report.advice)
     return replace(report, oom=replace(report.oom, advice=texts, fit=fit, no_help=no_help))
 

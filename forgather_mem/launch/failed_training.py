@@ -6,7 +6,7 @@ The parent tells the first to the process that plans it, and makes the second of
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
@@ -53,6 +53,7 @@ class FailedTraining:
         grown: Who has kept more and more since the training began, as people write it, how much beside the training and
             how many items: then no other change is enough. Empty, 0 and 0 where nobody has.
         cure: How that is mended where it is no container, but keeps the graphs of earlier steps.
+        held: What variables held at the last look before a kill, by what it is called.
     """
 
     phase: str
@@ -71,6 +72,7 @@ class FailedTraining:
     keeps_graphs: bool = False
     grown: tuple[str, int, int] = NOBODY
     cure: str = ""
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,6 +86,7 @@ class KillInPlan(ReportPart):
         parts: What they are for.
         is_shown: Whether that is as much as there was, so that the plan shows why.
         line, line_bytes: The user's own line that has made half of them or more, if there is one, and how much.
+        held: What had come into variables by then, as in `FailedTraining`.
     """
 
     phase: str
@@ -93,6 +96,7 @@ class KillInPlan(ReportPart):
     is_shown: bool
     line: str = ""
     line_bytes: int = 0
+    held: Mapping[str, int] = field(default_factory=dict)
 
 
 def failed_training(report: RunReport, until_s: float) -> FailedTraining | str:
@@ -193,6 +197,7 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         length=numbers.get("length"),
         sizes=settings.get("batch.sizes", ""),
         until_s=until_s,
+        held=killed.in_use,
     )
 
 
@@ -242,23 +247,30 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     beside = report.host.limit_bytes - planned.room_bytes
     others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
-    had, rest = dict(planned.parts), planned.room_bytes - planned.num_bytes
-    over = max(0, -rest)
+    rest = planned.room_bytes - planned.num_bytes
     # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
-    graphs = [part for part in planned.parts if part.startswith("graph")]
-    if kept and over >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
+    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
+    if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
-    for part in (*kept, "results", "temporaries", "activations", *graphs, "optimizer", "gradients", *planned.parts):
-        had[part], over = max(0, had.get(part, 0) - over), max(0, over - had.get(part, 0))
-    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, rest), **_of_others(killed, others)}
+    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
+    had |= planned.held
+    over = sum(had.values()) - planned.room_bytes
+    of_passes = "results", "temporaries", "batch", "activations", *graphs
+    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
+        whole = sum(had.get(part, 0) for part in group)
+        left = max(0, whole - max(0, over))
+        had |= {part: had[part] * left // whole for part in group if had.get(part)}
+        over -= whole - left
+    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
-        largest = f"{part} {format_bytes(planned.parts[part])}"
+        largest = f": {part} {format_bytes(planned.parts[part])}" * (not planned.held or part not in kept)
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
         made = f", {format_bytes(planned.line_bytes)} of all made at {planned.line}" if planned.line else ""
-        why = f"{where} takes {needed} of tensors (planned: {largest}{made}); {room} were left, with gaps between them."
+        why = f"{where} takes {needed} of tensors (planned{largest}{made}); {room} were left, with gaps between them."
         words = [killed.why_now or "", why]
     else:
         of_all = f"The training's own tensors take {needed} there (planned)"

@@ -40,9 +40,7 @@ _Judgement = tuple[int, str]  # `BROKEN` or `UNDECIDED`, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def report_outcome(
-    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
-) -> int:
+def report_outcome(folder: SessionFolder, options: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
@@ -75,11 +73,11 @@ def report_outcome(
     if (reports[worst].oom or reports[worst].killed) and run_session.rank_and_size()[1] == 1:
         from forgather_mem.launch.advice import with_planned_advice
 
-        planned = with_planned_advice(reports[worst], command, arguments.advice_s)
+        planned = with_planned_advice(reports[worst], command, options.advice_s)
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    is_told = trainings or arguments.report or arguments.limits
+    is_told = trainings or options.report or options.limits
     in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
@@ -87,12 +85,12 @@ def report_outcome(
         print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings or (in_a_line is not None and reports[-1].run.error is None):
         folder.remove()
-    is_written = arguments.report is None or _write_where_wanted(reports[worst], arguments.report)
-    if not arguments.limits:
+    is_written = options.report is None or _write_where_wanted(reports[worst], options.report)
+    if not options.limits:
         return 0
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
-    found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
-    found += _growth_judged(reports, arguments, ended, is_known=not unknown)
+    found += [*_peaks_judged(reports, options), *_leaks_judged(reports, options)]
+    found += _growth_judged(reports, options, ended, is_known=not unknown)
     found.sort(key=lambda judged: judged[0])  # what is exceeded first
     for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
         say(f"forgather-mem: {sentence}")
@@ -236,9 +234,8 @@ def _ended_as(report: RunReport, end: str) -> RunReport:
 def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase: str) -> RunReport:
     """The report of a command without a training, with what the parent saw from start to end, and its last phase."""
     if report.killed is not None and phase != "other":
-        report = replace(
-            report, killed=replace(report.killed, step=int(phase in STEP_PHASES), phase=phase, silent_s=None)
-        )
+        killed = replace(report.killed, step=int(phase in STEP_PHASES), phase=phase, silent_s=None)
+        report = replace(report, killed=killed)
     host = replace(
         report.host,
         rss_start_bytes=sampler.first_bytes or report.host.rss_start_bytes,
@@ -254,10 +251,8 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase:
         others = max(0, host.limit_bytes - max(host.rss_peak_bytes, report.killed.process_bytes or 0))
         num_workers = int(report.run.settings.get("loader.num_workers", 0))
         workers = others if num_workers else report.killed.workers_bytes
-        killed = replace(
-            report.killed, workers_bytes=workers, num_workers=num_workers, others_bytes=others - (workers or 0)
-        )
-        report = replace(report, killed=killed)
+        killed = replace(report.killed, workers_bytes=workers, num_workers=num_workers)
+        report = replace(report, killed=replace(killed, others_bytes=others - (workers or 0)))
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     return replace(report, run=replace(report.run, wall_s=ended.wall_s), host=host, peaks=())  # peaks belong to steps

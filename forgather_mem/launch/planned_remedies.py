@@ -23,6 +23,7 @@ from forgather_mem.diagnose.oom.failure import NOBODY_SAID, Failure
 from forgather_mem.diagnose.oom.remedies import goes_back_each, plannable
 from forgather_mem.diagnose.oom.remedy import NOTHING, NUMBERS, Remedy, doing
 from forgather_mem.errors import PlanError, missing
+from forgather_mem.heap.census import take_census
 from forgather_mem.launch.failed_training import BETWEEN, HARD_LIMIT, FailedTraining, KillInPlan, parsed_sizes
 from forgather_mem.launch.host_heap import taken_of_host
 from forgather_mem.launch.own_loop import Edit, OwnLoop, without_graphs
@@ -101,7 +102,8 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
         keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
     )
     needless = [*planner.needless_graphs(failure.phase)]
-    found.changes.extend((-1, change) for change in needless)  # there may be no time to plan it
+    is_known = failed.needless or failure.phase != EVALUATION  # else only a plan shows that a graph is kept
+    found.changes.extend((-1, change) for change in needless if is_known)  # there may be no time to plan it
     yield
     with suppress(PlanError):
         found.changes[:] = [(-1, fits) for fits in planner.that_fit(needless)]
@@ -176,6 +178,8 @@ class _Planner:
         # Of a process that was killed nobody has told: it began as this one does
         self._began_bytes = own_memory().anonymous_bytes if failed.taken_bytes is None else 0
         self._room_bytes = self.least_bytes = 0
+        there = {one.part: one.num_bytes for one in take_census(())} if failed.held else {}  # when training begins
+        self._held = {part: max(0, size - there.get(part, 0)) for part, size in failed.held.items()}
         self.at_once: Change | None = None
         for sizes in (parsed_sizes(failed.sizes), {}):  # in a loop of the script's own they may be another model's
             self._sizes = sizes
@@ -250,11 +254,8 @@ class _Planner:
         graphs nobody has told."""
         joined = self.own.trace.joined
         if joined and self._loop is not None and self._failed.taken_bytes is None:
-            trace, change = (
-                self.own.trace.without(set().union(*joined.values())),
-                goes_back_each("the loss", max(joined)),
-            )
-            need = self._bytes_of(replace(self.own, trace=trace))
+            trace = self.own.trace.without(set().union(*joined.values()))
+            change, need = goes_back_each("the loss", max(joined)), self._bytes_of(replace(self.own, trace=trace))
             if need <= self.most_bytes:
                 change = self._with_peak(change, need)
             # Of batches that no loader makes the passes may be of one. An estimate of gaps alone rules nothing out
@@ -369,7 +370,7 @@ class _Planner:
         self._found.kills.append(
             KillInPlan(
                 phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows,
-                line=line, line_bytes=line_bytes,
+                line=line, line_bytes=line_bytes, held=self._held,
             )
         )  # fmt: skip
         if made and line and shows and 2 * row.parts.get("temporaries", 0) >= row.bytes:

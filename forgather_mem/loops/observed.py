@@ -238,9 +238,7 @@ class ObservedLoop:
             events.phases.turn("data", ("backward", "optimizer"))
             events.phases.no_step()  # what comes is between steps: nobody knows yet what it is
 
-    def _forward_begins(
-        self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords
-    ) -> None:
+    def _called(self, events: LoopEvents, model: torch.nn.Module, arguments: Arguments, keywords: Keywords) -> None:
         trains = _trains()
         if not trains and self._is_told:
             return
@@ -289,7 +287,7 @@ class ObservedLoop:
             events = LoopEvents(self._args, self._make_callbacks(), self._objects)
         self._models.find(found, optimizers)
         ends = partial(self._in_pass, LoopEvents.forward_ends)
-        self._hooks.callback(self._models.listen(partial(self._in_pass, self._forward_begins), ends))
+        self._hooks.callback(self._models.listen(partial(self._in_pass, self._called), ends))
         begins = partial(self._in_pass, LoopEvents.backward_begins)
         self._hooks.callback(surrounded(torch.autograd, "backward", begins))
         self._events = events

@@ -176,10 +176,12 @@ class StorageLog:
         batch: Of which they are, from the next phase on.
         kept: As in `Trace`, once it is known.
         alive_bytes, most_bytes: What there is now, and the most that there was.
+        evaluates_with_graph: Whether a model was called so in an evaluation.
     """
 
     def __init__(self) -> None:
         self.alive_bytes = self.most_bytes = 0
+        self.evaluates_with_graph = False
         self.sizes, self._made_in = array("q"), array("q")  # the latter: of each the number of its stretch
         self.without_graph: set[int] = set()
         self.parts: list[str | None] = []
@@ -305,5 +307,6 @@ class StorageLog:
 
     def name_of(self, number: int) -> str:
         """What a storage was for, if it went in the phase that made it: an evaluation with graphs may keep them all."""
-        has_graph = number not in self.without_graph and self.stretches[self._made_in[number]].phase == "evaluate"
+        is_there = self.evaluates_with_graph and number not in self.without_graph
+        has_graph = is_there and self.stretches[self._made_in[number]].phase == "evaluate"
         return self.parts[number] or (EVALUATED if has_graph else "temporaries")

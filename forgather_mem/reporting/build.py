@@ -175,12 +175,8 @@ def _as_begun(summary: RunSummary) -> RunSummary:
 
 def _run(facts: RunFacts, wall_s: float, startup_s: float) -> schema.Training:
     header = facts.header
-    known = {
-        name: getattr(part, name)
-        for part in (header, facts)
-        for name in keys_of(schema.Training)
-        if hasattr(part, name)
-    }
+    names = keys_of(schema.Training)
+    known = {name: getattr(part, name) for part in (header, facts) for name in names if hasattr(part, name)}
     host = header.host or None if header.world_size > 1 else None
     return schema.Training(**known | {"wall_s": wall_s, "startup_s": startup_s, "host": host})
 

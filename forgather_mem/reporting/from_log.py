@@ -210,7 +210,9 @@ class LogReplay:
         children = latest.get("host/children_pss_bytes")  # in an older log all of them are taken for workers
         told_at, news = self._summary.of_settings  # of a batch that is larger than those before
         is_news = news != "settings" and phase in ("forward", "backward") and told_at == self._summary.last_step
-        told = {one.kind: str(one.data["what"]) or one.text for one in self._summary.findings}  # the last of each
+        told = {one.kind: (str(one.data["what"]), one.text) for one in self._summary.findings}  # the last of each
+        (rate, _), (held, who) = told.get("grows", ("", "")), told.get("held", ("", ""))
+        told_parts = (line.partition(" ") for line in held.splitlines())
         others = max(0.0, children - latest.get("workers/pss_bytes", children)) if children is not None else None
         return KilledReport(
             oom_kill_before=None if counter is None else counter.count,
@@ -223,10 +225,11 @@ class LogReplay:
             workers_bytes=_whole(latest.get("workers/pss_bytes", children)),
             others_bytes=_whole(others),
             num_workers=_whole(latest.get("workers/count")),
-            process_bytes_per_step=float(rate) if (rate := told.get("grows", "")).isdecimal() else growth.of("process"),
+            process_bytes_per_step=float(rate) if rate.isdecimal() else growth.of("process"),
             workers_bytes_per_step=growth.of("workers"),
             since_step=growth.since_step,
-            why_now=bounded_text(news if is_news else told.get("held", "")) or None,
+            why_now=bounded_text(news if is_news else who) or None,
+            in_use={part: int(size) for size, _, part in told_parts if size.isdecimal()},
         )
 
 

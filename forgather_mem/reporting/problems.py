@@ -315,12 +315,11 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     heading = ""
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
     is_planned = (basis or "").startswith("planned")
-    if is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
-        yield from textwrap.wrap(f"WOULD HAVE FIT  ({basis})", width, subsequent_indent="  ")
-        yield f"  nothing of what was planned{'; what may help was not planned' * bool(in_order)}"
-    if not in_order and basis and not is_planned:
+    if basis and is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
+        is_planned, basis = False, f"nothing of what was planned fits{basis.removeprefix('planned')}"
+    if not in_order and basis:
         yield from textwrap.wrap(f"NO REMEDY KNOWN  ({basis})", width, subsequent_indent="  ")
-    for number, advice in enumerate(in_order, 1):
+    for at, advice in enumerate(in_order, 1):
         predicted, notes = advice.predicted_bytes, [advice.note or ""]
         if predicted is not None:
             notes.insert(0, f"peak {format_bytes(predicted)}, leaves {format_bytes(max(0, limit_bytes - predicted))}")
@@ -332,13 +331,11 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
                 of = "not planned" if is_planned else "by what was in use"
             yield from textwrap.wrap(f"{title}  ({of})", width, subsequent_indent="  ")
         text, note = advice.text, "; ".join(filter(None, notes))
-        room = width - len(note) - len(f"  {number}  ") - 3
+        room = width - len(note) - len(f"  {at}  ") - 3
         if len(text) <= room:
-            yield f"  {number}  {text:<{room}}   {note}".rstrip()
+            yield f"  {at}  {text:<{room}}   {note}".rstrip()
         else:
-            yield from textwrap.wrap(
-                f"{text}   {note}", width, initial_indent=f"  {number}  ", subsequent_indent=" " * 5
-            )
+            yield from textwrap.wrap(f"{text}   {note}", width, initial_indent=f"  {at}  ", subsequent_indent=" " * 5)
 
 
 def script_name(report: RunReport) -> str:

@@ -274,8 +274,6 @@ def first_failure_lines(report: RunReport, first: FirstFailure, width: int) -> l
             cause = signal_name(first.signal)
         text += f": {cause}" if cause else ""
     ends = Counter(row.end for row in report.ranks or () if row.rank != first.rank)
-    told = ", ".join(
-        f"{count:,} {_OTHERS.get(end or '', end or 'without an end')}" for end, count in ends.most_common()
-    )
+    told = ", ".join(f"{num:,} {_OTHERS.get(end or '', end or 'without an end')}" for end, num in ends.most_common())
     lines = textwrap.wrap(f"{text}.", width, subsequent_indent="  ", max_lines=3, placeholder=" ...")
     return [*lines, *textwrap.wrap(f"  The others: {told}.", width, subsequent_indent="    ")] if told else lines

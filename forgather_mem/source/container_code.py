@@ -15,6 +15,7 @@ _ADDS = frozenset(("append", "appendleft", "extend", "extendleft", "add", "inser
                    "fromunicode", "write", "writelines"))  # fmt: skip
 _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
+_ONE_OF_ALL = _JOINS | {"concat", "array", "asarray", "pad_sequence", "dim_zero_cat"}
 _ITEMS = frozenset(("get", "setdefault"))
 
 
@@ -89,6 +90,14 @@ class _Code:
             elif assigned and any(map(self.is_subject, targets)):
                 yield True, node
 
+    def joins(self) -> bool:
+        """Whether one is made of all that is in the container, or of what was taken out of all that is in it."""
+        nodes = list(ast.walk(self.region.node))
+        made = [one for one in nodes if _targets(one) and any(map(self.is_subject, ast.walk(one.value)))]  # type: ignore[attr-defined]
+        taken = {getattr(part, "id", "") for one in made for target in _targets(one) for part in ast.walk(target)}
+        given = (part for node in nodes if _called(node) in _ONE_OF_ALL for one in node.args for part in ast.walk(one))  # type: ignore[attr-defined]
+        return any(self.is_subject(part) or getattr(part, "id", None) in taken for part in given)
+
     def _adds(self, node: ast.AST) -> bool:
         entry = node.target if isinstance(node, ast.AugAssign) else None  # which may be new
         if isinstance(entry, ast.Subscript) and not self.is_list and self.is_subject(entry.value):
@@ -130,9 +139,7 @@ def adding_lines(named: Named, is_list: bool, *, assigned: bool = False) -> list
 
 def is_joined(named: Named) -> bool:
     """Whether the code makes one of all that is in the container, so that it needs as much again."""
-    codes = [_Code(named, region, is_list=True) for region in named.regions]
-    joins = ((code, node) for code in codes for node in ast.walk(code.region.node) if _called(node) in _JOINS)
-    return any(code.is_subject(part) for code, node in joins for one in node.args for part in ast.walk(one))  # type: ignore[attr-defined]
+    return any(_Code(named, region, is_list=True).joins() for region in named.regions)
 
 
 def is_assigned_by_index(named: Named) -> bool:

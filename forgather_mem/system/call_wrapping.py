@@ -79,11 +79,9 @@ class _Fenced:
             context.__enter__()
         return context
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         if self._context is not None:
-            _FENCE.call("what we do after a call", self._context.__exit__, kind, error, trace)
+            _FENCE.call("what we do after a call", self._context.__exit__, kind, error, at)
         if error is not None:  # its traceback is as without us
             error.__traceback__ = without_frames(error.__traceback__, __file__)
 

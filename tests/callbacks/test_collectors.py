@@ -27,9 +27,8 @@ def test_a_collector_follows_the_epochs_of_a_real_training(tmp_path: Path) -> No
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Environment variable TORCH_FORCE:UserWarning")
 def test_a_resumed_training_keeps_the_rhythm_of_epochs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(
-        "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1"
-    )  # transformers 4.46 reads its checkpoints in no other way
+    # transformers 4.46 reads its checkpoints in no other way
+    monkeypatch.setenv("TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD", "1")
     settings = {"max_steps": -1, "num_train_epochs": 4, "rows": 16, "save_strategy": "steps", "save_steps": 6}
     make_trainer(tmp_path, **settings).train()  # 4 steps an epoch; a checkpoint in the middle of epoch 2
     callback, capture = captured([])

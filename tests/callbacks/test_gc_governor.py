@@ -116,7 +116,7 @@ class Drops(TrainerCallback):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("boundaries_are_never_too_dear")
-def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_boundary_a_step_is_enough(
+def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_a_step_is_enough(
     tmp_path: Path,
 ) -> None:
     drops, capture = Drops(3), Capture()

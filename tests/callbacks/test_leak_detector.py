@@ -165,10 +165,19 @@ def test_an_alarm_that_proves_wrong_is_taken_back_by_name(tmp_path: Path, capfd:
     assert leak["verdict"] != "leak"
     (back,) = leak["taken_back"]
     assert back.startswith("tensors on the host grow")
-    assert re.search(
-        "it has hardly grown since step|it has grown too unevenly since", back
-    )  # the latter on busy machines
+    # The latter on busy machines
+    assert re.search("it has hardly grown since step|it has grown too unevenly since", back)
     assert f"taken back: {back}." in said
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+def test_an_alarm_stands_where_an_error_ends_the_training(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What grows by stairs has hardly grown in the moment in which it is too much."""
+    with pytest.raises(IndexError):
+        leak_of(tmp_path, [Fills(), AtStep(170, list[int]().pop)], max_steps=320)
+    said = " ".join(capfd.readouterr().err.split())
+    assert ("tensors on the host grow" in said, "taken back" in said) == (True, False)
 
 
 @pytest.mark.slow

@@ -279,8 +279,7 @@ PIECES = (
 )
 def test_any_text_gives_objects_or_one_of_our_errors(text):
     Path("any.yaml").write_text(text, encoding="utf-8")
-    environment = ConfigEnvironment(
-        policy=Policy(allow_files=["."])
-    )  # in this process: a new one takes a tenth of a second
+    # In this process: a new one takes a tenth of a second
+    environment = ConfigEnvironment(policy=Policy(allow_files=["."]))
     with contextlib.suppress(TemplateError):
         environment.load("any.yaml", x="value: [").construct(context_vars={"v": object()})

@@ -212,9 +212,7 @@ def test_in_a_training_slower_steps_are_booked_and_slow_evaluations_are_not(tmp_
          "our 9 collections took 1.0 s and freed nothing: `gc: null` saves 1.0 s."),
     ],
 )  # fmt: skip
-def test_the_report_says_of_each_kind_of_action_what_it_cost_and_whether_it_was_worth_it(
-    row: LedgerRow, line: str
-) -> None:
+def test_the_report_says_of_each_kind_of_action_what_it_cost_and_if_it_was_worth_it(row: LedgerRow, line: str) -> None:
     summary = RunSummary(RunFacts(wall_s=100.0))
     summary.told = replace(summary.told, ledger=(row,))
     text = " ".join(text_of(built(summary), width=400).split())

@@ -94,9 +94,7 @@ def test_without_the_memory_each_state_is_written(tmp_path: Path, place: str, mo
     assert own_state(b"\0" * 16) is None
 
 
-def test_another_file_with_the_descriptors_number_is_left_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_file_with_the_descriptors_number_is_untouched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with open(tmp_path / "theirs", "w+b") as file:
         file.truncate(2**20)
         inode = os.fstat(file.fileno()).st_ino

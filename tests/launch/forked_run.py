@@ -64,9 +64,8 @@ def _install_the_hook() -> None:
     """What sitecustomize does; all that it waits for has been imported."""
     from forgather_mem.launch.import_hook import TrainingFinder, install
 
-    sys.meta_path[:] = [
-        finder for finder in sys.meta_path if not isinstance(finder, TrainingFinder)
-    ]  # a launcher's own
+    # A launcher's own are left out
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, TrainingFinder)]
     install()
     for finder in list(sys.meta_path):
         if isinstance(finder, TrainingFinder):

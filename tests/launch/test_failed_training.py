@@ -154,7 +154,7 @@ def test_sizes_are_read_as_they_are_told() -> None:
 KILLED = KilledReport(step=1, phase="forward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=100 * MIB)
 HOST = replace(EMPTY.host, limit_bytes=700 * MIB, limit_kind="cgroup", allocated_start_bytes=150 * MIB)
 NEEDS = KillInPlan(
-    phase="forward", num_bytes=540 * MIB, room_bytes=550 * MIB, parts={"activations": 500 * MIB, "batch": 9},
+    phase="forward", num_bytes=540 * MIB, room_bytes=550 * MIB, parts={"activations": 500 * MIB, "batch": 40 * MIB},
     is_shown=True,
 )  # fmt: skip
 
@@ -173,7 +173,7 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     of_line = explained_kill(report, KILLED, replace(NEEDS, line="train.py:9", line_bytes=412 * MIB)).why_now
     assert "(planned: activations 500.0 MiB, 412.0 MiB of all made at train.py:9)" in str(of_line)
     larger = explained_kill(report, replace(KILLED, why_now="the first."), replace(NEEDS, room_bytes=300 * MIB))
-    assert (larger.in_use["activations"], str(larger.why_now)[:18]) == (260 * MIB, "the first. forward")
+    assert (larger.in_use["batch"] // MIB, str(larger.why_now)[:18]) == (22, "the first. forward")
     kept = replace(NEEDS, room_bytes=300 * MIB, parts={"optimizer": 40 * MIB, "results": 500 * MIB})
     assert explained_kill(report, KILLED, kept).in_use["results"] == 260 * MIB, "the optimizer's state was there"
     later = replace(NEEDS, num_bytes=900 * MIB, parts={"optimizer": 600 * MIB, "`folds`": 300 * MIB})
@@ -182,6 +182,24 @@ def test_what_does_not_fit_by_the_plan_is_why_it_was_killed() -> None:
     first = {"optimizer": 400 * MIB, "parameters": 200 * MIB, "gradients": 200 * MIB}
     adam = explained_kill(report, KILLED, replace(NEEDS, phase="optimizer", num_bytes=800 * MIB, parts=first))
     assert {part: adam.in_use[part] for part in first} == {**first, "optimizer": 150 * MIB}
+
+
+def test_what_was_read_before_the_kill_stands_in_place_of_what_the_plan_calls_the_same() -> None:
+    """300 MiB were left for the training; a list of evaluated batches was read with 180 of them."""
+    parts = {"optimizer": 20 * MIB, "temporaries": 800 * MIB, "batch": 200 * MIB}
+    listed = replace(NEEDS, phase="evaluate", num_bytes=1020 * MIB, room_bytes=300 * MIB, parts=parts)
+    killed = explained_kill(report_of(host=HOST), KILLED, replace(listed, held={"`outputs`": 180 * MIB}))
+    told = {part: size // MIB for part, size in killed.in_use.items() if part in {"`outputs`", *parts}}
+    assert told == {"`outputs`": 180, "optimizer": 20, "temporaries": 80, "batch": 20}
+    assert sum(killed.in_use.values()) == HOST.limit_bytes
+    most = {"optimizer": 20 * MIB, "most in `folds`": 560 * MIB}
+    copies = replace(NEEDS, phase="optimizer", num_bytes=580 * MIB, room_bytes=540 * MIB, parts=most)
+    killed = explained_kill(report_of(host=HOST), KILLED, replace(copies, held={"3 copies, `folds`": 500 * MIB}))
+    assert {"3 copies, `folds`": 500 * MIB, "not in the plan": 20 * MIB}.items() <= killed.in_use.items()
+    assert "560" not in str(killed.why_now)
+    fits = replace(NEEDS, num_bytes=100 * MIB, room_bytes=550 * MIB, parts={"activations": 100 * MIB}, is_shown=False)
+    killed = explained_kill(report_of(host=HOST), KILLED, replace(fits, held={"graphs in `loss`": 430 * MIB}))
+    assert {"graphs in `loss`": 430 * MIB, "not in the plan": 20 * MIB}.items() <= killed.in_use.items()
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:

@@ -106,9 +106,7 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eval", "train"])
-def test_what_a_sum_of_an_evaluations_losses_keeps_is_told_before_a_kill(
-    tmp_path: Path, group: Path, mode: str
-) -> None:
+def test_what_a_sum_of_evaluated_losses_keeps_is_told_before_a_kill(tmp_path: Path, group: Path, mode: str) -> None:
     (tmp_path / "sums.py").write_text(
         "import torch\nmodel, total = torch.nn.Linear(2000, 2000), 0\n"
         "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(5):\n"

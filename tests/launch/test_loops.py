@@ -219,9 +219,7 @@ def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(t
         ("MemoryCallback()", 30, " 30 steps in "),
     ],
 )
-def test_a_loop_with_a_callback_of_its_own_is_in_the_report(
-    tmp_path: Path, callback: str, steps: int, told: str
-) -> None:
+def test_a_loop_with_its_own_callback_is_in_the_report(tmp_path: Path, callback: str, steps: int, told: str) -> None:
     (tmp_path / "own.py").write_text(OWN.replace("CALLBACK", callback).replace("STEPS", str(steps)))
     report = watched_forked(["own.py"], tmp_path).report
     assert told in report

@@ -31,7 +31,7 @@ def one_step() -> Plan:
     log.begin("optimizer")
     del gradient
     log.begin("evaluate")
-    evaluated = made(2)
+    evaluated, log.evaluates_with_graph = made(2), True
     plan = replace(plan_of_log(log, [PlannedShape(4, 16)], ["A note."], None), accumulation=2)
     del weight, evaluated
     return plan

@@ -115,9 +115,8 @@ def test_a_run_that_was_killed_tells_its_last_step_from_whatever_is_left(
     report = read_run(tmp_path)
     assert_fits(report)
     assert report["run"]["end"] == "killed"
-    within = (
-        PaceLimits.most_stretch if left == "log" else 1
-    )  # the black box knows each step; the log, on a busy machine, each 16th
+    # The black box knows each step; the log, on a busy machine, each 16th
+    within = PaceLimits.most_stretch if left == "log" else 1
     assert abs(report["steps"] - step) <= within
     assert abs(report["killed"]["step"] - (step + 1)) <= within  # what it has printed it has done by then
     assert report["host"]["rss_peak_bytes"] > 50 * MIB

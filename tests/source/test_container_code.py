@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.source.container_code import adding_lines
+from forgather_mem.source.container_code import adding_lines, is_joined
 from tests.heap.users_modules import make_module, named
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -33,6 +33,21 @@ def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
     keeps = module(f"{HEAD}[]\n    def step(self, x):\n        {text}\nKEEPS = Keeps()\n").KEEPS
     (kept, *_) = named(keeps.kept)
     assert bool(adding_lines(kept, is_list=True)) == adds
+
+
+@pytest.mark.parametrize(
+    ("text", "joins"),
+    [
+        ("return torch.cat([o['x'] for o in self.kept])", True), ("xs = [o['x'] for o in self.kept]; cat(xs)", True),
+        ("a, b = zip(*self.kept); return np.concatenate(b)", True), ("return np.array(self.kept)", True),
+        ("return sum(o.sum() for o in self.kept)", False), ("self.kept.append(torch.cat([x, x]))", False),
+    ],
+)  # fmt: skip
+def test_a_list_is_joined_where_one_is_made_of_all_that_is_in_it(module: Any, text: str, joins: bool) -> None:
+    """Also in another method than that which adds, and of a part of each."""
+    adds = "    def step(self, x):\n        self.kept.append({'x': x})\n"
+    keeps = module(f"{HEAD}[]\n{adds}    def end(self, x):\n        {text}\nKEEPS = Keeps()\n").KEEPS
+    assert any(map(is_joined, named(keeps.kept))) == joins
 
 
 def test_to_a_mapping_an_item_is_added_by_what_adds_to_its_value(module: Any) -> None:

@@ -90,7 +90,7 @@ def test_without_an_accelerator_there_are_no_devices() -> None:
     assert devices() == []
 
 
-def test_used_are_the_current_device_and_those_on_which_this_process_holds_memory(
+def test_used_are_the_current_device_and_those_on_which_it_holds_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     with simulated_devices(monkeypatch, 4) as simulated:
@@ -110,9 +110,7 @@ def test_a_kind_that_does_not_answer_for_unused_devices_is_asked_for_the_current
     assert [found.index for found in used_allocators()] == [1]
 
 
-def test_the_report_page_and_log_have_each_device_of_a_training(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_report_page_and_log_have_each_device_of_a_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_devices(monkeypatch, 3) as simulated:
         simulated[0].hold(100)
         simulated[2].hold(600)

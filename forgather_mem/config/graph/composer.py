@@ -215,12 +215,10 @@ class Composer:
     def _put(self, frame: OpenNode, key: object, value: Value) -> None:
         if key is _MERGE:
             nodes = [*reversed(value.items)] if isinstance(value, ListNode) and value.form == "" else [value]
-            found = [
-                (node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None
-            ]
-            if len(found) < len(nodes):
+            read = [(node.written, node.marks) for node in nodes if isinstance(node, Node) and node.written is not None]
+            if len(read) < len(nodes):
                 raise TemplateNodeError(frame.key_mark, "a merge key (<<) takes a mapping, or a list of mappings")
-            frame.merges += found  # lowest precedence first
+            frame.merges += read  # lowest precedence first
             return
         if frame.is_root and isinstance(key, str) and key.startswith("."):
             self.definitions.append((key, value))

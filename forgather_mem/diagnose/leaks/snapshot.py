@@ -243,10 +243,8 @@ def weigh_whole(found: Iterable[GrownObject], walk: ReachableGraph) -> None:
         for item, own in parts:
             if len(sizes) < _LIMITS.samples or time.thread_time() < until_s:
                 known -= own  # each without the others, which it may lead to
-                is_shared = any(
-                    id(part) in others and object_size.is_array(part) for part in object_size.inside([item])
-                )
-                sizes.append((item, object_size.deep_bytes(item, known, counted), is_shared))
+                shared = any(id(part) in others and object_size.is_array(part) for part in object_size.inside([item]))
+                sizes.append((item, object_size.deep_bytes(item, known, counted), shared))
                 known |= own
         sizes = [row for row in sizes if not row[2]] or sizes  # a variable has the tensors of the last one, too
         if sizes:

@@ -35,6 +35,8 @@ class LeakWatch:
         self._look_closer = look_closer
         self._look: CloserLook | None = None
         run.at_close(self._close)
+        self._failures = list[str]()
+        run.watch_failure(lambda error: self._failures.append(type(error).__name__))
         self._sizes, self._rare = LeakSizes(), RarePhases(run)
         run.watch_phases(self._rare)
         self._series: dict[str, Series] = {}
@@ -86,7 +88,7 @@ class LeakWatch:
             from forgather_mem.diagnose.leaks.worker_code import copied_suspect, loader_of
 
             leak = with_copied(leak, copied_suspect(loader_of(self._loader()), copied), copied.since_step)
-        alarm = self._live.alarm
+        alarm = None if self._failures else self._live.alarm  # after an error it stands: more was perhaps to come
         if alarm is not None and (said := taken_back(alarm, leak, self._trends(), self._series)):
             self._live.taken_back.append(said)
             _print(run, f"taken back: {said}.")

@@ -261,6 +261,12 @@ def _of_watching(failure: Failure) -> str | None:
     return f"{most or format_bytes(missing)} were missing, and {_OWN}."
 
 
+def held_beside(failure: Failure) -> dict[str, int]:
+    """By what it is called, what variables hold that is no part of a step; of much alone."""
+    much = (one for one in failure.census if failure.is_much(one, WHEN.held_frac) and one.name != OF_GRADIENT)
+    return {held.part: held.num_bytes for held in much if held.kind in ("object", *_KEPT)}
+
+
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, largest_bytes = failure.found.requested_bytes or 0, max(failure.in_use.values(), default=1)

@@ -119,18 +119,22 @@ class OutOfMemoryWatch:
         if frac < self._ahead_frac or near_a_kill() is not None:
             return
         self._ahead_frac = (frac + 1) / 2
-        from forgather_mem.diagnose.oom.explanation import explained
+        from forgather_mem.diagnose.oom.explanation import explained, held_beside
         from forgather_mem.diagnose.oom.failure import Failure
         from forgather_mem.heap.census import take_census
+        from forgather_mem.source.syntax import forget_trees
 
         # In an evaluation all graphs are of passes that are over
         is_evaluation, step = self._run.phase == "evaluate", self._run.step
         passes, phase = self._passes, "evaluate" if is_evaluation else "other"
         found = take_census((), self._model(), self._optimizer(), passes, in_step=not is_evaluation)
-        oom, advice = explained(Failure(phase=phase, used_bytes=used_bytes, census=found, keeps_graphs=True))
+        failure = Failure(phase=phase, used_bytes=used_bytes, census=found, keeps_graphs=True)
+        oom, advice = explained(failure)
         if oom.why_now:
-            self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}"))
+            what = {"what": "\n".join(f"{size} {part}" for part, size in held_beside(failure).items())}
+            self._run.emit(Finding(kind="held", step=step, text=f"After step {step:,}: {oom.why_now}", data=what))
         self._tell_advice(step, advice)
+        forget_trees()
         trim_host()  # what was loaded and read lies where the next batch would be, which finds another place
 
     def phase_begin(self, phase: str) -> None:

@@ -367,6 +367,7 @@ class Loop:
                 self.counts_idle()
             self._is_same = self.log.phase == "forward"
             if torch.is_grad_enabled():
+                self.log.evaluates_with_graph |= self.log.phase == "evaluate"
                 is_pass = not (goes_on or evaluates or is_teacher)
                 self._uses[id(module)] += is_pass
                 if is_pass and self._uses[id(module)] > 1:

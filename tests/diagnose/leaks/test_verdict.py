@@ -96,9 +96,7 @@ def training(shape: Shape, seed: int, steps: int, hidden: dict[str, float]) -> t
 
 @settings(max_examples=150, deadline=None)
 @given(shapes, st.integers(0, 999), st.integers(150, 900), st.sampled_from(HIDDEN), st.floats(0, 2 * MIB))
-def test_no_leak_is_said_only_within_its_own_bound(
-    shape: Shape, seed: int, steps: int, where: str, hidden: float
-) -> None:
+def test_no_leak_is_said_only_within_its_bound(shape: Shape, seed: int, steps: int, where: str, hidden: float) -> None:
     sizes, totals = training(shape, seed, steps, {where: hidden})
     leak = judged(sizes, totals)
     if leak.verdict == "no leak":

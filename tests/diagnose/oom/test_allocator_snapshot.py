@@ -53,7 +53,7 @@ def test_without_a_device_nothing_is_recorded(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_snapshot_that_is_too_large_or_slow_is_not_left_behind(
+def test_a_snapshot_that_is_too_large_or_slow_is_not_left_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with simulated_device(monkeypatch):

@@ -54,9 +54,7 @@ def texts(phase: str, arguments: dict[str, Any] | None = None, **facts: Any) -> 
         (1, 4, []),
     ],
 )
-def test_a_step_in_smaller_parts_has_as_many_samples(
-    rows: int, accumulation: int, sizes: list[tuple[int, int]]
-) -> None:
+def test_a_step_in_smaller_parts_has_as_many_rows(rows: int, accumulation: int, sizes: list[tuple[int, int]]) -> None:
     case = case_of("forward", {"per_device_train_batch_size": rows, "gradient_accumulation_steps": accumulation})
     assert [tuple(change.set.values()) for change in smaller_batches(case)] == sizes
     summed = replace(case, settings=replace(case.settings, is_trainers=False))

@@ -69,9 +69,8 @@ def test_no_file_that_is_named_as_a_module_of_python_is_run_for_us(folder: Path)
         (folder / "beside" / f"{name}.py").write_text("with open('run.txt', 'a') as file: file.write(__name__)\n")
     assert (folder / "beside" / "resource.py").exists()
     (folder / "beside" / "show.py").write_text("print('shown')\n")
-    (folder / "start.sh").write_text(
-        'PYTHONPATH="$PYTHONPATH${PYTHONPATH:+:}$PWD/beside" exec "$@" beside/show.py\n'  # of the command alone
-    )
+    # Of the command alone
+    (folder / "start.sh").write_text('PYTHONPATH="$PYTHONPATH${PYTHONPATH:+:}$PWD/beside" exec "$@" beside/show.py\n')
     words, env = ["sh", "start.sh", sys.executable], environment(PYTHONPATH="")
     assert run([*RUN, *words], folder, **env).out == run(words, folder, **env).out == "shown\n"
     assert not os.path.exists(folder / "run.txt")
