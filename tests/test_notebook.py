@@ -67,6 +67,12 @@ CELLS = {
     "graph in a frame": "def fails():\n    loss = (weight * 2).exp().sum()\n    raise ValueError('diverged')\nfails()",
     "graph of the error": "%forgather_mem",
     "measured result": "%%forgather_mem\n1 + 10",
+    "led to": "import collections, dataclasses\n@dataclasses.dataclass\nclass Seen: x: object\n"
+    "def close():\n    big = torch.ones(2**20)\n    return lambda: big\n"
+    "def each():\n    held = torch.ones(2**21)\n    yield 1\n"
+    "replay = collections.deque([torch.ones(2**18)], maxlen=9); seen = [Seen(torch.ones(2**19, requires_grad=True).exp())]\n"
+    "closed, pieces, some = close(), each(), {torch.ones(2**18, dtype=torch.float16)}; next(pieces)\n"
+    "%forgather_mem",
     "unload": "%unload_ext forgather_mem",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -144,6 +150,12 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
 
 def test_what_a_graph_in_a_frame_keeps_is_the_errors(printed: dict[str, str]) -> None:
     assert re.search(r"\n  error +2.0 MiB  ValueError\n", printed["graph of the error"])
+
+
+def test_what_only_objects_closures_and_queues_lead_to_is_theirs(printed: dict[str, str]) -> None:
+    rows = dict(re.findall(r"\n  (\w+) +([\d.]+ [KM]iB)  ", printed["led to"]))
+    sizes = {"pieces": "8.0 MiB", "closed": "4.0 MiB", "seen": "4.0 MiB", "replay": "1.0 MiB", "some": "512.0 KiB"}
+    assert {name: rows.get(name) for name in sizes} == sizes
 
 
 def test_the_result_of_a_measured_cell_has_its_number(printed: dict[str, str]) -> None:
