@@ -137,11 +137,6 @@ class Accounts(dict[type, _Account | None]):
             account = (lambda _, default: 112.0), _LED_TO.get(kind.__name__, gc.get_referents), _array_of
         return self.setdefault(kind, account)
 
-    def led_to(self, thing: object) -> list[object]:
-        """What this object leads to."""
-        account = self[type(thing)]
-        return [] if account is None else account[1](thing)
-
 
 def _alone(part: object, default: int) -> int:
     return object.__sizeof__(part)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 StorageKey = tuple[object, int]  # device, address
+CONTAINERS = list, tuple, set, frozenset, deque
 
 
 @dataclass(unsafe_hash=True)
@@ -161,7 +162,7 @@ def tensors_in(value: object, *, gradients: bool = False) -> Iterator[torch.Tens
                 yield gradient
         elif isinstance(part, Mapping):
             todo += values_of(part)
-        elif isinstance(part, list | tuple | set | frozenset | deque):
+        elif isinstance(part, CONTAINERS):
             todo += part
         elif isinstance(part, torch.nn.Module):
             todo += [*part.parameters(), *part.buffers()]
