@@ -11,6 +11,7 @@ frames of its traceback, which hold models and batches.
 
 from __future__ import annotations
 
+import gc
 import sys
 from asyncio import _get_running_loop
 from collections.abc import Iterator, Mapping
@@ -20,10 +21,10 @@ from typing import TYPE_CHECKING
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.autograd import operations_of, saved_by
 from forgather_mem.heap.failed_frames import chain, drop_frames, entries
-from forgather_mem.heap.object_size import big_bytes, deep_bytes, is_array, is_array_class, is_tensor
-from forgather_mem.heap.reachable import MANY
+from forgather_mem.heap.object_size import Accounts, big_bytes, deep_bytes, is_array_class, is_tensor
+from forgather_mem.heap.reachable import MANY, MAX_NODES
 from forgather_mem.heap.retained import WeakWatch, describe
-from forgather_mem.probes.tensors import live_tensors, storages_of, tensors_in, values_of
+from forgather_mem.probes.tensors import CONTAINERS, live_tensors, new_bytes, storages_in, tensors_in, values_of
 from forgather_mem.reclaim.release import give_back, write_steps
 from forgather_mem.sinks.console import at_next, print_line
 from forgather_mem.source.frame_variables import frame_variables, is_function
@@ -33,6 +34,7 @@ from forgather_mem.system.usage import UsageWindow, usage_now
 from forgather_mem.units import KIB, format_bytes
 
 if TYPE_CHECKING:
+    import torch
     from IPython.core.interactiveshell import InteractiveShell
 
 MAX_ROWS = 15
@@ -106,27 +108,35 @@ def measure_cell(shell: InteractiveShell, cell: str, line: str) -> str:
     ]
     parts = [*what_is_alive(shell), *(replace(row, num_bytes=-row.num_bytes) for row in before)]
     more = {row.name: sum(part.num_bytes for part in parts if part.name == row.name) for row in parts}
-    rows = [replace(row, num_bytes=more.pop(row.name)) for row in parts if more.get(row.name)]
+    rows = [replace(row, num_bytes=more.pop(row.name)) for row in parts if abs(more.get(row.name, 0)) >= KIB]
     rows.sort(key=lambda row: -abs(row.num_bytes))
     return "\n".join([f"forgather_mem: {'; '.join(sizes)}", *_rows(rows, "+")])
 
 
 def what_is_alive(shell: InteractiveShell) -> list[Alive]:
     """Variables, their attributes, results and the last error's frames that hold 1 KiB or more, largest first."""
-    seen: set[object] = set()
+    seen: set[object] = {id(shell), id(shell.user_ns)}  # an error's frames lead to these, and they to all
     kept = [(name, describe(value), value) for name, value in _kept(shell)]
-    error = _last_error()
-    if error is not None:
+    if (error := getattr(sys, "last_value", None)) is not None:
         frames = [part.tb_frame for link in chain(error, suppressed=True) for part in entries(link.__traceback__)]
         held = [value for frame in filter(is_function, frames) for value in frame_variables(frame).values()]
-        kept.append((_ERROR, type(error).__name__, [*tensors_in(held), *filter(is_array, held)]))
-    rows = [Alive(name=name, what=what, num_bytes=_new_bytes(value, seen)) for name, what, value in kept]
-    operations = set[object]()  # what graphs keep is theirs who hold these, but for what has a name
-    for place, (_, _, value) in enumerate(kept):
-        nodes = [node for one in tensors_in(value) for node in operations_of(one.grad_fn, operations)]
-        saved = {key: size for node in nodes for key, size in saved_by(node) if key not in seen}
-        seen.update(saved)
-        rows[place] = replace(rows[place], num_bytes=rows[place].num_bytes + sum(saved.values()))
+        kept.append((_ERROR, type(error).__name__, held))
+    found: list[tuple[object, list[torch.Tensor], list[object]]] = [(value, [], []) for *_, value in kept]
+    sizes = [_new_bytes([value], seen, tensors, left) for value, tensors, left in found]
+    accounts, operations = Accounts(), set[object]()
+    # What has no name of its own is theirs who lead to it; an attribute says more than the variable that has it
+    for place in sorted(range(len(kept)), key=lambda place: "." not in kept[place][0]):
+        _, tensors, left = found[place]
+        for thing in left:
+            account = accounts[type(thing)] if len(left) < MAX_NODES else None
+            sizes[place] += _new_bytes(account[1](thing) if account is not None else [], seen, tensors, left)
+    # What graphs keep is theirs who hold these, but for what has a name
+    for place, (_, tensors, _) in enumerate(found):
+        nodes = [node for one in tensors for node in operations_of(one.grad_fn, operations)]
+        # Parameters, also of a model that is gone, and what operations have saved
+        sizes[place] += new_bytes(storages_in([getattr(node, "variable", None) for node in nodes]), seen)
+        sizes[place] += new_bytes(dict(pair for node in nodes for pair in saved_by(node)), seen)
+    rows = [Alive(name=name, what=what, num_bytes=sizes[place]) for place, (name, what, _) in enumerate(kept)]
     return sorted((row for row in rows if row.num_bytes >= KIB), key=lambda row: -row.num_bytes)
 
 
@@ -151,7 +161,11 @@ def _rows(rows: list[Alive], sign: str = "") -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = usage_now()
-    known = {name for name, _ in _kept(shell)} | {_OUT} | ({_ERROR} if _last_error() is not None else set())
+    known = (
+        {name for name, _ in _kept(shell)}
+        | {_OUT}
+        | ({_ERROR} if getattr(sys, "last_value", None) is not None else set())
+    )
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)
@@ -171,7 +185,7 @@ def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
 def _let_go(shell: InteractiveShell, name: str) -> list[object]:
     """Remove a name and everything else the notebook keeps of the same object; returns the objects, to watch them."""
     if name == _ERROR:
-        drop_frames(*filter(None, [_last_error()]))
+        drop_frames(*filter(None, [getattr(sys, "last_value", None)]))
     if name == _OUT:
         gone = list(_results(shell).values())
     elif name in shell.user_ns:
@@ -224,24 +238,23 @@ def _results(shell: InteractiveShell) -> dict[int, object]:
     return dict(shell.user_ns.get(_OUT) or {})
 
 
-def _last_error() -> BaseException | None:
-    return getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
-
-
-def _new_bytes(value: object, seen: set[object]) -> int:
-    storages = dict(storage for tensor in tensors_in(value, gradients=True) for storage in storages_of(tensor))
-    total = sum(num_bytes for key, num_bytes in storages.items() if key not in seen)
-    seen.update(storages)
-    todo = [value]
+def _new_bytes(values: list[object], seen: set[object], tensors: list[torch.Tensor], left: list[object]) -> int:
+    """Bytes of what these hold that was not seen. Tensors are added to `tensors`, what may lead to more to `left`."""
+    new = [tensor for tensor in tensors_in(values, gradients=True) if id(tensor) not in seen]
+    total = new_bytes(storages_in(new), seen)
+    seen.update(map(id, new))
+    tensors += new
+    todo = list(values)
     for thing in todo:
         if is_tensor(thing) or id(thing) in seen:
             continue
         part = values_of(thing) if isinstance(thing, Mapping) else thing
-        if isinstance(part, list | tuple | set) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
+        if isinstance(part, CONTAINERS) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
             todo += part
-        elif isinstance(part, list | tuple | set) or is_array_class(type(part)):  # of many some stand for the others
+        elif isinstance(part, CONTAINERS) or is_array_class(type(part)):  # of many some stand for the others
             total += int(deep_bytes(thing, seen, seen))
         else:
             total += big_bytes(part)
+            left += [part] if gc.is_tracked(part) else []
         seen.add(id(thing))
     return total

@@ -67,6 +67,9 @@ CELLS = {
     "graph in a frame": "def fails():\n    loss = (weight * 2).exp().sum()\n    raise ValueError('diverged')\nfails()",
     "graph of the error": "%forgather_mem",
     "measured result": "%%forgather_mem\n1 + 10",
+    "led to": "def close(big): return lambda: big\ndef each():\n    held = torch.ones(2**21)\n    yield 1\n"
+    "seen = [types.SimpleNamespace(x=torch.ones(2**19, requires_grad=True).exp())]\n"
+    "closed, pieces, some = close(torch.ones(2**20)), each(), {torch.ones(2**17)}; next(pieces)\n%forgather_mem",
     "unload": "%unload_ext forgather_mem",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -74,9 +77,8 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def printed() -> dict[str, str]:
-    code, out, err = Forked(
-        ROOT / "tests/notebook_child.py", [json.dumps(list(CELLS.values()))], ROOT, os.environ
-    ).wait()
+    cells = json.dumps(list(CELLS.values()))
+    code, out, err = Forked(ROOT / "tests/notebook_child.py", [cells], ROOT, os.environ).wait()
     assert code == 0, err
     return dict(zip(CELLS, json.loads(out.splitlines()[-1]), strict=True))
 
@@ -84,12 +86,9 @@ def printed() -> dict[str, str]:
 def test_what_is_alive_is_shown_by_name_the_largest_first(printed: dict[str, str]) -> None:
     lines = printed["alive"].splitlines()
     assert re.fullmatch(r"forgather_mem: host [\d.]+ MiB \([\d.]+ [GM]iB free, (host|container)\)", lines[0])
-    rows = [re.split(r"  +", line.strip()) for line in lines[1:4]]
-    assert rows == [
-        ["error", "11.4 MiB", "ValueError"],  # the frames of the last error hold the batch
-        ["model", "4.0 MiB", "Linear"],
-        ["Out[4]", "3.8 MiB", "Tensor [1000, 1000] float32"],
-    ]  # Out[4] is the model, which has a name already
+    rows = [" ".join(line.split()) for line in lines[1:4]]
+    # The frames of the last error hold the batch; Out[5] is the model, which has a name already
+    assert rows == ["error 11.4 MiB ValueError", "model 4.0 MiB Linear", "Out[4] 3.8 MiB Tensor [1000, 1000] float32"]
     assert lines[4].strip() == "all live tensors: 20.3 MiB"
     assert lines[5].strip() == "release by name: %forgather_mem release error"
 
@@ -144,6 +143,11 @@ def test_a_line_that_adds_is_of_the_newest_definition_or_of_the_cell_that_runs(p
 
 def test_what_a_graph_in_a_frame_keeps_is_the_errors(printed: dict[str, str]) -> None:
     assert re.search(r"\n  error +2.0 MiB  ValueError\n", printed["graph of the error"])
+
+
+def test_what_only_objects_closures_and_queues_lead_to_is_theirs(printed: dict[str, str]) -> None:
+    for row in ("pieces +8.0 MiB", "closed +4.0 MiB", "seen +4.0 MiB", "some +512.0 KiB"):
+        assert re.search(rf"\n  {row}  ", printed["led to"])
 
 
 def test_the_result_of_a_measured_cell_has_its_number(printed: dict[str, str]) -> None:

@@ -200,5 +200,4 @@ def _tolerance(name: str, place: str) -> tuple[float, int]:
         return _COUNTED
     if place == "device":
         return _ON_DEVICE
-    counted_or_early = {"activations": _ALLOCATED, HELD: _ALLOCATED, STARTUP: _STARTUP, WORKERS: _STARTUP}
-    return counted_or_early.get(name, _RESIDENT)
+    return {"activations": _ALLOCATED, HELD: _ALLOCATED, STARTUP: _STARTUP, WORKERS: _STARTUP}.get(name, _RESIDENT)

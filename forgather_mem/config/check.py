@@ -174,8 +174,7 @@ def _of_no_trainer(target: str, made: Iterable[tuple[object, object, SourceLocat
 
 
 def _no_callback(target: str, what: str, place: SourceLocation, hint: str) -> Problem:
-    message = f"{what} in {target!r} is no callback"
-    return Problem(kind="template", error=place.error(message, hint=hint))
+    return Problem(kind="template", error=place.error(f"{what} in {target!r} is no callback", hint=hint))
 
 
 def _beside(config: Config, target: str = CALLBACKS) -> Iterator[Problem]:

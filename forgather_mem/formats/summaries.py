@@ -173,8 +173,8 @@ def _scalar_value(tag: str, number: float) -> bytes:
 
 
 def _string_value(tag: str, content: bytes, metadata: bytes) -> bytes:
-    no_shape = nested(2)
-    return text(1, tag) + nested(8, integer(1, _DT_STRING), no_shape, nested(8, content)) + metadata
+    # 2 is its shape: none
+    return text(1, tag) + nested(8, integer(1, _DT_STRING), nested(2), nested(8, content)) + metadata
 
 
 def _metadata(plugin_name: str, *fields: bytes) -> bytes:

@@ -173,8 +173,7 @@ def fewest_steps(points: Sequence[Point]) -> int:
     (80, 150)
     """
     pace = (points[-1][0] - points[0][0]) / (len(points) - 1) if len(points) > 1 else 4.0
-    needed = max(GROWTH.fewest_steps, GROWTH.fewest_points * pace) / (1 - GROWTH.starts[0])
-    return 10 * math.ceil(needed / 10)
+    return 10 * math.ceil(max(GROWTH.fewest_steps, GROWTH.fewest_points * pace) / (1 - GROWTH.starts[0]) / 10)
 
 
 def rate_throughout(part: Sequence[Point], floor: float = 0.0) -> Rate | None:
@@ -228,8 +227,7 @@ def _to_the_end(part: Sequence[Point], rises: Sequence[float], grown: float) -> 
         return False
     if sum(rises[-2:]) < GROWTH.at_end_frac * 2 * grown / len(rises) and not has_stairs(part, grown):
         return False
-    flat = sum(rise < 0.1 * grown / len(rises) for rise in rises)
-    return flat <= 2 or has_stairs(part, grown)
+    return sum(rise < 0.1 * grown / len(rises) for rise in rises) <= 2 or has_stairs(part, grown)
 
 
 def _since(part: Sequence[Point]) -> int:

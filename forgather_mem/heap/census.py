@@ -179,8 +179,8 @@ class _Census:
                 self._add_beside("state", position, getattr(one, "state", None), has_own=self._optimizer is None)
         several = *optimizers.values(), self._optimizer
         trained = {id(one) for of in several for group in getattr(of, "param_groups", ()) for one in group["params"]}
-        self._parts["batch", ""] = sum(self._new(self._batch()).values())
-        self._parts["activations", ""] = sum(self._new(self._within_pass()).values())
+        self._parts["batch", ""] = sum(self._new_of(storages_in(self._batch())).values())
+        self._parts["activations", ""] = sum(self._new_of(storages_in(self._within_pass())).values())
         self._count_graphs(self._models(trained), trained)
         times, items = [1.0] * len(nodes), [-1] * len(nodes)
         for position in range(len(nodes)):
@@ -290,14 +290,14 @@ class _Census:
             if not inner or not covered.isdisjoint(map(id, inner[:1])) or any(one is own for one in inner):
                 continue
             owner = self._owner(position)
-            self._groups[owner].update(self._new(node))
+            self._groups[owner].update(self._new_of(storages_in(node)))
             self._add_beside("gradients", position, [one.grad for one in node.parameters()], has_own=own is None)
             names |= dict.fromkeys(map(id, node.parameters()), self._name(owner))
         return {key: name for key, name in names.items() if key not in trained} if trained else {}
 
     def _add_beside(self, kind: Kind, position: int, value: object, *, has_own: bool) -> None:
         """What belongs to this node, which is not the given one: one that a container keeps is the container's."""
-        owner, new = self._owner(position), self._new(value)
+        owner, new = self._owner(position), self._new_of(storages_in(value))
         if has_own or owner == position:
             self._parts[kind, self._name(owner)] += sum(new.values())
         else:
@@ -379,9 +379,6 @@ class _Census:
         return (getattr(key[0], "type", "") == "cpu") == self._on_host
 
     # ---- variables ----
-
-    def _new(self, value: object) -> dict[StorageKey, int]:
-        return self._new_of(storages_in(value))
 
     def _new_of(self, storages: Mapping[StorageKey, int]) -> dict[StorageKey, int]:
         """The storages that are not known yet; they are known then."""

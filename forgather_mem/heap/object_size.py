@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from forgather_mem.heap.containers import container_kind
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
-from forgather_mem.source.frame_variables import all_frames, frame_variables
+from forgather_mem.source.frame_variables import all_frames, frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class, with_callers
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
     total = 0.0
     seen: set[int] = set()
     for_others: dict[object, float] = {}  # what was added for those that were not looked at
-    accounts = _Accounts()
+    accounts = Accounts()
     todo: list[tuple[Any, float]] = [(thing, 1.0)]
     while todo and len(seen) < _MOST_INSIDE:
         part, times = todo.pop()
@@ -110,7 +110,7 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
 _Account = tuple[Callable[..., float], Callable[..., list[object]], Callable[..., Sequence[tuple[object, int]]] | None]
 
 
-class _Accounts(dict[type, _Account | None]):
+class Accounts(dict[type, _Account | None]):
     """For each class, found once: its objects' own bytes, what they lead to, and the storages that they may share.
 
     None for what does not count. What an object leads to is freed with it if nothing else holds that.
@@ -164,7 +164,8 @@ def _entries(mapping: dict[object, object]) -> list[object]:
 # What an object leads to, where that is not all that it refers to
 _LED_TO: dict[type | str, Callable[..., list[object]]] = {
     FunctionType: lambda function: [*(function.__closure__ or ()), function.__defaults__, function.__kwdefaults__],
-    FrameType: lambda frame: list(frame_variables(frame).values()),  # without its module's names
+    # Without its module's names, which are a module's or a cell's own variables
+    FrameType: lambda frame: list(frame_variables(frame).values()) if is_function(frame) else [],
     "ndarray": lambda array: list(array.ravel()) if array.dtype == object else [],  # Python does not tell
 }
 

@@ -15,6 +15,7 @@ from torch.optim import optimizer as of_torch
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from forgather_mem.diagnose.oom.recognition import recognise
 from forgather_mem.engine.run_of import RUNS
 from forgather_mem.engine.settings import settings_of_loaders, settings_of_others
 from forgather_mem.growth.trend import GROWTH
@@ -29,6 +30,7 @@ from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
 from forgather_mem.telemetry.beside import marked
 from forgather_mem.telemetry.guard import FailureGuard
+from forgather_mem.telemetry.run_session import PIECE_BYTES, RESERVE, RESERVE_BYTES
 
 if TYPE_CHECKING:
     from transformers import TrainerCallback
@@ -38,6 +40,7 @@ _thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, to
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _WANTED = (torch.nn.Module, torch.optim.Optimizer, *_LOADERS)
 _LEAST_STEPS = GROWTH.fewest_steps - 1  # after the first, of a training that is told for itself
+_MOST_PIECES = 2 * RESERVE_BYTES // PIECE_BYTES
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 
@@ -85,11 +88,17 @@ class ObservedLoop:
 
     def listen(self) -> None:
         """From now on hear of each step of every optimizer in this process."""
+        # Memory may run out before the first step of an optimizer
+        self.fence.call("a loop", RESERVE.extend, (bytes(PIECE_BYTES) for _ in range(_MOST_PIECES - len(RESERVE))))
         self._hooks.callback(of_torch.register_optimizer_step_pre_hook(self.before).remove)
         self._hooks.callback(of_torch.register_optimizer_step_post_hook(self.after).remove)
 
     def close(self, error: BaseException | None = None) -> None:
-        """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent."""
+        """The training is over, ended by this error if there is one; nothing is heard any more. Idempotent.
+
+        One that has run out of memory before any optimizer's step begins here, to be explained.
+        """
+        self.fence.call("a loop", lambda: error is not None and recognise(error) and self._begin())
         events = self._events
         self._forget()
         PROCESS_END.withdraw(self._process_ends)

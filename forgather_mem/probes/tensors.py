@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import torch
 
 StorageKey = tuple[object, int]  # device, address
+CONTAINERS = list, tuple, set, frozenset, deque
 
 
 @dataclass(unsafe_hash=True)
@@ -58,23 +60,23 @@ class TensorProbe(Budgeted):
 
 def tensor_bytes(model: Any, optimizer: Any = None) -> dict[str, float]:
     """Bytes by group, as returned by `TensorProbe`; missing groups are absent."""
-    seen: set[StorageKey] = set()
+    seen: set[object] = set()
     values: dict[str, float] = {}
     if hasattr(model, "parameters") and hasattr(model, "buffers"):
         parameters = list(model.parameters())
         # Outside the passes DeepSpeed's ZeRO-3 leaves placeholders of 0 elements; this rank's part stands beside each,
         # padded to equal parts
         shards = [shard for one in parameters if (shard := getattr(one, "ds_tensor", None)) is not None]
-        size = _add_storages([*parameters, *shards], seen)
+        size = new_bytes(storages_in([*parameters, *shards]), seen)
         if size or not any(hasattr(parameter, "ds_numel") for parameter in parameters):  # else ZeRO-3 has it elsewhere
             values["tensors/parameters_bytes"] = size
         gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if gradients:
-            values["tensors/gradients_bytes"] = _add_storages(gradients, seen)
+            values["tensors/gradients_bytes"] = new_bytes(storages_in(gradients), seen)
     if isinstance(state := getattr(optimizer, "state", None), Mapping):  # AcceleratedOptimizer passes it on
-        values["tensors/optimizer_bytes"] = _add_storages(tensors_in(state), seen)
+        values["tensors/optimizer_bytes"] = new_bytes(storages_in(state), seen)
     if hasattr(model, "buffers"):
-        values["tensors/buffers_bytes"] = _add_storages(model.buffers(), seen)
+        values["tensors/buffers_bytes"] = new_bytes(storages_in(list(model.buffers())), seen)
     return values
 
 
@@ -105,12 +107,12 @@ def live_tensors() -> list[LiveTensors]:
     import torch
 
     tensors = {id(found): found for found in tensors_in(live_objects(torch.Tensor), gradients=True)}
-    seen: set[StorageKey] = set()
+    seen: set[object] = set()
     rows: dict[tuple[str, str], tuple[int, int]] = {}
     for tensor in tensors.values():
         kind = str(tensor.dtype), str(tensor.device)
         count, size = rows.get(kind, (0, 0))
-        rows[kind] = count + 1, size + _add_storages([tensor], seen)
+        rows[kind] = count + 1, size + new_bytes(dict(storages_of(tensor)), seen)
     kinds = [
         LiveTensors(dtype=dtype, device=device, num_tensors=count, num_bytes=size)
         for (dtype, device), (count, size) in rows.items()
@@ -160,7 +162,7 @@ def tensors_in(value: object, *, gradients: bool = False) -> Iterator[torch.Tens
                 yield gradient
         elif isinstance(part, Mapping):
             todo += values_of(part)
-        elif isinstance(part, list | tuple):
+        elif isinstance(part, CONTAINERS):
             todo += part
         elif isinstance(part, torch.nn.Module):
             todo += [*part.parameters(), *part.buffers()]
@@ -173,22 +175,19 @@ def storages_in(value: object) -> dict[StorageKey, int]:
     return dict(storage for tensor in tensors_in(value) for storage in storages_of(tensor))
 
 
+def new_bytes(storages: Mapping[StorageKey, int], seen: set[object]) -> int:
+    """The size of those storages that were not seen; they are seen then."""
+    total = sum(size for key, size in storages.items() if key not in seen)
+    seen.update(storages)
+    return total
+
+
 def values_of(mapping: Mapping[Any, Any]) -> list[Any]:
     """The values that a mapping holds. A dictionary's own methods are not asked.
 
     They may do anything: those of transformers' `MODEL_MAPPING` import all of its models.
     """
     return list(dict.values(mapping) if isinstance(mapping, dict) else mapping.values())
-
-
-def _add_storages(tensors: Iterable[torch.Tensor], seen: set[StorageKey]) -> int:
-    total = 0
-    for tensor in tensors:
-        for key, num_bytes in storages_of(tensor):
-            if key not in seen:
-                seen.add(key)
-                total += num_bytes
-    return total
 
 
 def _gradient(tensor: torch.Tensor) -> torch.Tensor | None:

@@ -281,12 +281,12 @@ def cleanup_sentences(report: RunReport) -> Iterator[str]:
     rows = [row for row in report.cleanup_calls if row.whose != "us" and row.seconds > least_s > 0]
     dear = sorted(rows, key=lambda row: -row.seconds)
     yield from (_call(row, wall_s) for row in dear)
-    pause_s = report.gc.pause_total_s
+    count, pause_s = report.gc.collections, report.gc.pause_total_s
     told_s = sum(row.seconds for row in dear if row.what == "gc.collect")
     told_s += sum(row.time_s for row in report.ledger if row.what == "collect")
-    if report.gc.collections and pause_s - told_s > least_s:
+    if count and pause_s - told_s > least_s:
         share = f" ({format_share(pause_s / wall_s)} of the run)" if wall_s else ""
-        told = f"{report.gc.collections:,} full collections, all pauses {format_duration(pause_s)}{share}"
+        told = f"{count:,} full collection{'s' * (count > 1)}, all pauses {format_duration(pause_s)}{share}"
         yield f"Python's collector: {told}, the longest {format_duration(report.gc.pause_max_s)}."
     yield from map(_given_back, report.ledger)
 

@@ -155,8 +155,7 @@ def _fit(value: object, kind: object, place: str, wrong: list[str]) -> Any:
         rows = ((number, row, f"{place}[{number}]") for number, row in enumerate(value[:_MAX_ROWS]))
         return tuple(row for _, row in _fitted(rows, kinds[0], wrong))
     if get_origin(kind) is Mapping and isinstance(value, dict):
-        named = ((name, part, f"{place}.{name}") for name, part in value.items())
-        return dict(_fitted(named, kinds[1], wrong))
+        return dict(_fitted(((name, part, f"{place}.{name}") for name, part in value.items()), kinds[1], wrong))
     if kind is str and isinstance(value, str):
         return bounded_text(value)
     of, least, most = kinds if get_origin(kind) is Annotated else (kind, 0 if kind is int else -MOST, MOST)

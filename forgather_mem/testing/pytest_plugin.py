@@ -117,7 +117,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     over = _over("limit_peak", "took", used.peak_bytes, peak)
     if growth is not None:
         new = len(sys.modules) - num_modules
-        why = f", with {new:,} new modules: import and use them in a fixture that runs before" * (new > 0)
+        why = f", with modules imported meanwhile ({new:,}): import and use them in a fixture before" * (new > 0)
         over += [one + why for one in _over("limit_growth", "left", _allocated_bytes() - before_bytes, growth)]
     if over:
         pytest.fail(f"the test {' and '.join(over)}", pytrace=False)

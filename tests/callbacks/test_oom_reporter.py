@@ -292,22 +292,27 @@ def test_a_loop_of_ones_own_is_told_of_too(at: str) -> None:
         assert oom["batch"] == {"rows": 2, "length": 8}
 
 
-def test_an_evaluation_with_gradients_belongs_to_the_step_before_it() -> None:
-    """Its passes look like those of the next step to who hears of a loop only by its passes and its optimizer."""
+@pytest.mark.parametrize(("steps", "told"), [(3, ("evaluate", 3)), (0, ("forward", 1))])
+def test_an_evaluation_with_gradients_belongs_to_the_step_before_it(steps: int, told: tuple[str, int]) -> None:
+    """Its passes look like those of the next step to who hears of a loop only by its passes and its optimizer.
+
+    A loop that has made no step begins only to explain the error: what there was before it is not known.
+    """
     reporter, model = OOMReporter(strict=True), torch.nn.Linear(8, 1)
     optimizer = torch.optim.SGD(model.parameters())
     loop = ObservedLoop(default_arguments(), lambda: [reporter])
     loop.listen()
-    for _ in range(3):
+    for _ in range(steps):
         model(torch.ones(2, 8)).sum().backward()
         optimizer.step()
-    model.eval()
+    model.train(not steps)
     model.forward = too_much  # type: ignore[method-assign]
     with pytest.raises(RuntimeError) as raised:
         model(torch.ones(2, 8))
     loop.close(raised.value)
     oom = built(reporter.summary)["oom"]
-    assert (oom["phase"], oom["step"]) == ("evaluate", 3)
+    assert (oom["phase"], oom["step"]) == told
+    assert steps or "there before the first step" not in oom["in_use"]
 
 
 @pytest.mark.slow

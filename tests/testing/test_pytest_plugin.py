@@ -122,13 +122,9 @@ def test_marks_limit_what_a_test_takes_and_leaves_and_a_block_is_measured(tmp_pa
     assert sorted(name for name, why in told.items() if not why) == [
         "test_a_block", "test_a_block_without_parentheses", "test_growth_is_kept", "test_peak_is_kept",
     ], done.stdout  # fmt: skip
-    assert re.fullmatch(
-        r"Failed: the test took (9|1[0-4])\d\.\d MiB, over limit_peak\(40\.0 MiB\)", told["test_peak_is_broken"]
-    )
-    assert re.fullmatch(
-        r"Failed: the test took .* and left 4\.\d MiB, over limit_growth\(1\.0 MiB\)", told["test_growth_is_broken"]
-    )
-    assert re.search(r"with [\d,]+ new modules: import and use them in a fixture", told["test_new_modules"])
+    assert re.search(r"took (9|1[0-4])\d\.\d MiB, over limit_peak\(40\.0 MiB\)$", told["test_peak_is_broken"])
+    assert re.search(r"took .* and left 4\.\d MiB, over limit_growth\(1\.0 MiB\)$", told["test_growth_is_broken"])
+    assert re.search(r"imported meanwhile \([\d,]+\): import and use them in a fixture", told["test_new_modules"])
     assert told["test_a_wrong_size"] == "Failed: @pytest.mark.limit_peak: '200 MB': unknown unit 'MB'; write 200MiB"
     assert done.stdout.count('\n@pytest.mark.limit_peak takes one size with its unit, such as "200 MiB"') == 2
     assert "another exception occurred" not in done.stdout

@@ -208,8 +208,7 @@ def _total_steps(moment: Moment) -> int | None:
 def _line(moment: Moment, logs: Mapping[str, object]) -> str:
     total = _total_steps(moment)
     step = f"{moment.step:,}" if total is None else f"{moment.step:,}/{total:,}"
-    epoch = f"  epoch {moment.epoch:.2f}" if moment.epoch is not None else ""
-    return f"step {step}{epoch}  {_metrics(logs)}"
+    return f"step {step}{f'  epoch {moment.epoch:.2f}' if moment.epoch is not None else ''}  {_metrics(logs)}"
 
 
 def _metrics(logs: Mapping[str, object]) -> str:

@@ -316,8 +316,7 @@ def _at(source: Source, line: int, error: Exception, message: str, hint: str | N
         hint = "Jinja reads YAML's comments, too: begin this one with ##"
     elif name := _UNQUOTED.match(text):
         hint = f'write the name in quotes: {name[1]} "{name[2]}"'
-    place = source.place(line, _column(text, error, message), chain)
-    return place.error(message, hint=hint)
+    return source.place(line, _column(text, error, message), chain).error(message, hint=hint)
 
 
 def _column(text: str, error: Exception, message: str) -> int | None:

@@ -202,8 +202,7 @@ def _walk(folder: Path) -> Iterator[str]:
 
 def _first_comment(head: bytes) -> str:
     lines = head.decode("utf-8", "replace").splitlines()
-    comments = (line.strip(" -=#") for line in map(str.strip, lines) if line.startswith("#"))
-    return next(filter(None, comments), "")
+    return next(filter(None, (line.strip(" -=#") for line in map(str.strip, lines) if line.startswith("#"))), "")
 
 
 def _stamp(status: os.stat_result) -> tuple[int, int, int]:

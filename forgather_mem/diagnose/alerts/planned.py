@@ -182,16 +182,15 @@ def _may_be_copied(trainer: _Trainer, within_s: float) -> bool:
     """Whether there is memory, and time, for all pages that may be written here while the child has them, too."""
     unread_bytes = sum(one.untyped_storage().nbytes() for one in _of_unread_values(trainer))
     own_bytes = own_memory().anonymous_bytes
-    is_soon = own_bytes <= within_s * _WHEN.again_bytes_s
-    return is_soon and _leaves_room(own_bytes - unread_bytes + _WHEN.own_bytes)
+    return own_bytes <= within_s * _WHEN.again_bytes_s and _leaves_room(own_bytes - unread_bytes + _WHEN.own_bytes)
 
 
 def _leaves_room(own_bytes: int) -> bool:
     """Whether a step can take again the most that this process had, beside so much of a child's."""
     shared = next((room for room in host_rooms() if "RLIMIT" not in room.limit), None)
     memory = kib_fields(read_once("/proc/self/status"))
-    step_bytes = memory.get(b"VmHWM", 0) - memory.get(b"VmRSS", 0)
-    return shared is not None and step_bytes + own_bytes < shared.free_bytes
+    own_bytes += memory.get(b"VmHWM", 0) - memory.get(b"VmRSS", 0)
+    return shared is not None and own_bytes < shared.free_bytes
 
 
 def _of_unread_values(trainer: _Trainer) -> Iterator[torch.Tensor]:

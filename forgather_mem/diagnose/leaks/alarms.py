@@ -170,5 +170,4 @@ def is_held(leak: LeakReport) -> bool:
 
 def lasting(suspects: Sequence[T]) -> list[T]:
     """Those that hold for good: garbage waits only for its collection."""
-    waits = ("cycle",) if gc.isenabled() else ()
-    return [one for one in suspects if one.kind not in waits]
+    return [one for one in suspects if one.kind != "cycle" or not gc.isenabled()]

@@ -58,7 +58,7 @@ def growth_of_calls(call: Callable[[], object], *, calls: int, warm_up: int, max
     each = weighed if abs(weighed - rate) <= small else grown / span  # not each may leave as much, nor go on to
     if each <= max_bytes:
         return None
-    lines = [f"each call leaves {format_bytes(each)} behind, on average of the last {span}"]
+    lines = [f"each call leaves {format_bytes(each)} behind, on average of the last {span} of {calls}"]
     for suspect in suspects[:3]:
         told = suspect.reported()
         made = f"{suspect.line_is} at {suspect.allocated_at}: {suspect.source_line}" if suspect.allocated_at else ""

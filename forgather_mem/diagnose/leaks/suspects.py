@@ -266,8 +266,7 @@ def _users_path(way: Sequence[object]) -> str | None:
         return None
     last = owners[max(number for number, is_users in enumerate(users) if is_users)]
     first = next(at for at, thing in enumerate(way) if thing is last)
-    owner = last if isinstance(last, type) else type(last)
-    return _PARTS.sub("", f"{owner.__name__}{write_path(way[first:])}")
+    return _PARTS.sub("", (last if isinstance(last, type) else type(last)).__name__ + write_path(way[first:]))
 
 
 def _slots(container: object, values: Sequence[object], is_item: bool) -> str:

@@ -312,8 +312,7 @@ def _each_pass(failure: Failure) -> Iterator[Change]:
 def goes_back_each(name: str, num_passes: int) -> Change:
     """One backward pass for each pass, where `name` keeps the graphs of several."""
     text = f"backward() after each pass, if {name} is a sum over passes: gradients add up"
-    note = f"each parameter is used {num_passes:,} times before one backward pass"
-    return doing(text, note, **{DETACHED: name})
+    return doing(text, f"each parameter is used {num_passes:,} times before one backward pass", **{DETACHED: name})
 
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:

@@ -72,7 +72,7 @@ class OutOfMemoryWatch:
         run_session.RESERVE.clear()
         self._reserve.take()
         is_user_file(__file__)  # finds out whose files are whose, while there is memory for it
-        self._before_bytes = own_memory().anonymous_bytes
+        self._before_bytes, self._handled = own_memory().anonymous_bytes, id(sys.exception())
         run.watch_phases(self)
         run.watch_batches(self._see)
         run.watch_failure(self._failed)
@@ -212,7 +212,8 @@ class OutOfMemoryWatch:
             failure.batch = uses.batch
             self._emit_batch(uses.batch)
         failure.largest = uses.largest
-        sizes = {"before_bytes": self._before_bytes, "between_bytes": uses.between_bytes}
+        before_bytes = None if id(error) == self._handled else self._before_bytes  # it has begun to explain that one
+        sizes = {"before_bytes": before_bytes, "between_bytes": uses.between_bytes}
         workers_bytes = int(run.latest("workers/pss_bytes") or 0)
         look_at_memory(failure, model, optimizer, **sizes, workers_bytes=workers_bytes, reserve_bytes=reserve_bytes)
         return failure
