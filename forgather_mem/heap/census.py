@@ -14,7 +14,7 @@ from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
 from forgather_mem.errors import missing, ours
 from forgather_mem.heap.autograd import is_running_sum, number_of, operations_of, saved_by
@@ -23,7 +23,7 @@ from forgather_mem.heap.failed_call import calls_module
 from forgather_mem.heap.holder_names import names_of
 from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
-from forgather_mem.heap.reachable import MANY, SAMPLED, ReachableGraph
+from forgather_mem.heap.reachable import ATOMS, MANY, MAX_NODES, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import names_on_line, uses_again
 from forgather_mem.source.container_code import adding_lines, is_joined
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import torch
     from torch.autograd.graph import Node
 
-Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "pending"]
+Kind = Literal["object", "copy", "batch", "activations", "earlier", "untrained", "gradients", "state", "due", "vain"]
 OF_GRADIENT = "graph of a gradient"  # and of what was made of it, by its name: of the pass that runs
 _Failed = Sequence[TracebackType]
 _SIZED = frozenset({"array", "builtins", "_io", "collections"})  # others' `__sizeof__` may do anything
@@ -74,14 +74,13 @@ class Holding:
             the model; of the activations what joins them where a parameter is used more than once. Else empty.
         kind: An "object"; a "copy" of the model; the "batch"; "activations" of the pass that runs; graphs of "earlier"
             passes; graphs of a model that is "untrained": no optimizer has its parameters; "gradients" of another model
-            than the given one; the "state" of another optimizer; a gradient that is "pending", of which each use of
-            its parameter makes one before they are added.
-        num_bytes: What counts for it.
+            than the given one; the "state" of another optimizer; a gradient that is "due", of which each use of
+            its parameter makes one before they are added; gradients of an untrained model, made in "vain".
+        num_bytes: What counts for it; of gradients made in vain with those that are still to come.
         collects: Whether it is a list or another container of the user's, not one tensor or array.
         num_items: Of a list its length; 0 if it is none. Of a pending gradient the number of uses.
         num_passes: Of graphs: how many passes of this step they are of; 0 for earlier steps, too. Of activations: how
             often each parameter is used in what one backward pass will go through; 0 where no graph keeps any.
-        kept_in: Of an untrained graph what holds a part of it that is of earlier steps, as people write it.
         is_unused: Whether only variables hold it that no code that runs reads again.
         is_read: Whether the line that failed reads it.
         grows: Whether a function that was running adds to it.
@@ -96,7 +95,6 @@ class Holding:
     collects: bool = False
     num_items: int = 0
     num_passes: int = 0
-    kept_in: str = ""
     is_unused: bool = False
     is_read: bool = False
     grows: bool = False
@@ -119,6 +117,7 @@ class Holding:
             "untrained": "graph of",
             "gradients": "gradients of",
             "state": "optimizer state of",
+            "vain": "gradients that no optimizer takes, of",
         }
         name = "" if self.kind == "activations" else self.name
         return f"{words.get(self.kind, '')} {name}".strip() or {"batch": "the batch"}.get(self.kind, self.kind)
@@ -163,7 +162,6 @@ class _Census:
         self._known: set[object] = {*self._own, *self._state, *storages_in(gradients)}
         self._parts: Counter[tuple[Kind, str]] = Counter()
         self._of_pass: defaultdict[tuple[Kind, str], set[int]] = defaultdict(set)
-        self._keepers = dict[tuple[Kind, str], str]()
         self._groups: defaultdict[int, Counter[object]] = defaultdict(Counter)  # by position, the bytes of each piece
         self._vain: dict[Node, str] = {}
         self._uses = Counter[int]()  # of parameters, by id, in what the running backward pass goes through
@@ -181,7 +179,11 @@ class _Census:
         trained = {id(one) for of in several for group in getattr(of, "param_groups", ()) for one in group["params"]}
         self._parts["batch", ""] = sum(self._new_of(storages_in(self._batch())).values())
         self._parts["activations", ""] = sum(self._new_of(storages_in(self._within_pass())).values())
-        self._count_graphs(self._models(trained), trained)
+        untrained = self._models(trained)
+        self._count_graphs(untrained, trained)
+        leaves = [one for one in nodes if id(one) in untrained and one.requires_grad and one.is_cpu == self._on_host]
+        made = {untrained[id(one)] for one in leaves if one.grad is not None}
+        self._in_vain = {name: sum(one.nbytes for one in leaves if untrained[id(one)] == name) for name in made}
         times, items = [1.0] * len(nodes), [-1] * len(nodes)
         for position in range(len(nodes)):
             above = self.walk.parent(position)
@@ -192,7 +194,7 @@ class _Census:
         shared = self._shared(items)
         # What only a variable of its own leads to comes last: a container is a better name than a view of what is in it
         for position in sorted(range(len(nodes)), key=lambda position: self._owner(position) == position):
-            for key, size in self._pieces(nodes[position], self._is_sampled(position)):
+            for key, size in self._pieces(nodes[position], self._is_sampled(position), times[position]):
                 if key not in self._known:
                     self._known.add(key)
                     self._groups[self._owner(position)][key] += int(size * (1.0 if key in shared else times[position]))
@@ -212,11 +214,11 @@ class _Census:
             if kind == "activations" and graphs:
                 name, passes = self._joins, self._num_joined
             if size:
-                kept_in = self._keepers.get((kind, name), "")
-                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes, kept_in=kept_in)
+                yield Holding(name=name, kind=kind, num_bytes=size, num_passes=passes)
+        yield from (Holding(name=name, kind="vain", num_bytes=size) for name, size in self._in_vain.items())
         for name, one in self._model.named_parameters() if self._uses and self._model is not None else ():
             if one.grad is None and self._uses[id(one)] > 1:
-                yield Holding(name=f"`{name}`", kind="pending", num_bytes=one.nbytes, num_items=self._uses[id(one)])
+                yield Holding(name=f"`{name}`", kind="due", num_bytes=one.nbytes, num_items=self._uses[id(one)])
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
         for position, size in sizes.items():
@@ -238,13 +240,14 @@ class _Census:
         collects = (is_users or not self.walk.is_librarys_variable(position)) and _is_container(thing)
         names = names_of(self.walk, position, self._frames) if collects else []
         adding = [at for name in names for at in adding_lines(name, isinstance(thing, list))]
+        running = ((one.f_code.co_filename, line) for one in self._frames for *_, line in one.f_code.co_lines())
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
             copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
             num_bytes=size,
             collects=collects,
-            grows=any(map(self._is_running, adding)),
+            grows=any(line in adding for line in running),
             added_at=line_name(*adding[0]) if adding else "",
             is_joined=any(map(is_joined, names)),
             num_items=len(thing) if isinstance(thing, list | deque) else 0,
@@ -265,15 +268,15 @@ class _Census:
             is_users = is_user_file(frame.f_code.co_filename)
             if is_users and by_library:
                 names = frame.f_code.co_varnames[: frame.f_code.co_argcount + frame.f_code.co_kwonlyargcount]
-                given = [variables.get(name) for name in names]
-                found += [value for value in given if _is_container(value) or is_tensor(value)]
+                found += [value for value in map(variables.get, names) if _is_container(value) or is_tensor(value)]
             by_library = not is_users
         return found
 
     def _within_pass(self) -> list[object]:
         """The variables of what the outermost module has called: masks, and results that no graph keeps."""
-        calls = itertools.dropwhile(lambda entry: not calls_module(entry.tb_frame), self._failed)
-        called = itertools.islice(calls, 1, None)
+        called = itertools.islice(
+            itertools.dropwhile(lambda one: not calls_module(one.tb_frame), self._failed), 1, None
+        )
         values = [value for entry in called for value in frame_variables(entry.tb_frame).values()]
         return [value for value in values if is_tensor(value) and not is_torch(value, "nn", "Parameter")]
 
@@ -307,9 +310,8 @@ class _Census:
 
     def _unheard_passes(self) -> list[int]:
         """Where passes began that nobody has heard: with each loss that a container keeps one was over."""
-        graphs = [(at, one) for at, one in enumerate(self.walk.nodes) if is_tensor(one) and one.grad_fn is not None]
-        ends = [one.grad_fn for at, one in graphs if one.numel() == 1 and self._owner(at) != at]
-        return [0, *sorted((number_of(operation) or 0) + 1 for operation in ends)]
+        kept = (one for at, one in enumerate(self.walk.nodes) if is_tensor(one) and self._owner(at) != at)
+        return [0, *sorted((number_of(one.grad_fn) or 0) + 1 for one in kept if one.numel() == 1 and one.grad_fn)]
 
     def _count_graphs(self, untrained: Mapping[int, str], trained: set[int]) -> None:
         """What the operations keep whose results are alive: of the running pass first, then the oldest; lists' first.
@@ -349,8 +351,6 @@ class _Census:
                 if new := self._new_of(dict(storages)):
                     self._parts[key] += sum(new.values())
                     self._of_pass[key].add(number)
-                    if vain and self._passes and not number:
-                        self._keepers.setdefault(key, self._name(owner))
 
     def _count_uses(self, loss: torch.Tensor, owner: int, trained: set[int], is_sum: bool) -> None:
         # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
@@ -386,23 +386,33 @@ class _Census:
         self._known.update(new)
         return new
 
-    def _pieces(self, node: object, all_items: bool) -> Iterator[tuple[object, int]]:
-        """The memory of a node, and of what it holds that is no node: texts, and items that the walk left out."""
+    def _pieces(self, node: object, all_items: bool, times: float = 1.0) -> Iterator[tuple[object, float]]:
+        """The memory of a node, and of what it holds that is no node: texts, numbers, and items that the walk left out.
+
+        One that stands for others counts from a smaller size on. Of a number that several hold each has a part.
+        """
         if is_tensor(node):
             yield from (one for one in storages_of(node) if self._counts(one[0]))
             return
         if not self._on_host:
             return
+        held = node if _is_container(node) else gc.get_referents(node)
+        step = max(1, len(held) // MAX_NODES)  # no copy is made of a very long one
+        every = itertools.chain(held, dict.values(held)) if isinstance(held, dict) else held
+        values = [*itertools.islice(every, None, None, step)]
         base = getattr(node, "base", None) if (size := array_bytes(node)) else None
-        if not size and type(node).__module__ in _SIZED:
-            size = sys.getsizeof(node)
-        if size >= _LIMITS.piece_bytes:
+        if not size:
+            # Beside the references to each there are three of ours
+            parts = [sys.getsizeof(one) / max(1, sys.getrefcount(one) - 3) for one in values if type(one) in ATOMS]
+            own = sys.getsizeof(node) if type(node).__module__ in _SIZED else 0
+            size = own + int(step * sum(part for part in parts if part < _LIMITS.piece_bytes))
+        if size * times >= _LIMITS.piece_bytes:
             yield id(node if base is None else base), size
-        for held in gc.get_referents(node):
-            if type(held) in (bytes, str) and sys.getsizeof(held) >= _LIMITS.piece_bytes:
-                yield id(held), sys.getsizeof(held)
-            elif all_items and is_array(held):
-                yield from self._pieces(held, False)
+        for one in values:
+            if type(one) in (bytes, str) and sys.getsizeof(one) >= _LIMITS.piece_bytes:
+                yield id(one), sys.getsizeof(one) * step
+            elif all_items and is_array(one):
+                yield from ((key, part * step) for key, part in self._pieces(one, False))
 
     def _is_sampled(self, position: int) -> bool:
         thing = self.walk.nodes[position]
@@ -434,10 +444,6 @@ class _Census:
         users = [entry for entry in self._failed if is_user_file(entry.tb_frame.f_code.co_filename)]
         read = [(frame_variables(one.tb_frame), names_on_line(one.tb_frame.f_code, one.tb_lasti)) for one in users[-1:]]
         return any(values.get(name) is thing for values, names in read for name in names)
-
-    def _is_running(self, at: tuple[str, int]) -> bool:
-        codes = (frame.f_code for frame in self._frames)
-        return any(at in ((code.co_filename, line) for *_, line in code.co_lines()) for code in codes)
 
     def _is_unused(self, thing: object) -> bool:
         """Whether only variables hold it, and no code that runs, or that is in its module, reads one of them again."""
@@ -480,7 +486,7 @@ def _modules_of(module: Any) -> list[object]:
     return []
 
 
-def _is_container(thing: object) -> bool:
+def _is_container(thing: object) -> TypeGuard[Collection[object]]:
     """Whether it is a list or another container of Python's, not of a class of somebody's own."""
     return issubclass(type(thing), PLAIN) and type(thing).__module__ in ("builtins", "collections")
 

@@ -140,9 +140,8 @@ def _index_step(before: object, holder: Iterable[object], held: object) -> str:
             if type(before) is types.FunctionType and before.__closure__ is holder:
                 return f", variable {before.__code__.co_freevars[index]!r} of {_function(before.__code__)}"
             if type(before) is types.FunctionType and before.__defaults__ is holder:
-                code = before.__code__
-                name = code.co_varnames[code.co_argcount - len(before.__defaults__) + index]
-                return f", default of {name!r} in {_function(code)}"
+                names = before.__code__.co_varnames[before.__code__.co_argcount - len(before.__defaults__) :]
+                return f", default of {names[index]!r} in {_function(before.__code__)}"
             return f"[{index}]"
     return ""
 

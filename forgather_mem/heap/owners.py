@@ -109,9 +109,8 @@ class _Search:
 
     def forget(self) -> None:
         """Release everything reached, even if an error keeps this frame."""
-        self.heap.clear()
-        self.came_from.clear()
-        self.namespaces.clear()
+        for kept in (self.heap, self.came_from, self.namespaces):
+            kept.clear()
         self.objects = ()
 
     def _add(self, held: Iterable[object], holder: object) -> None:

@@ -26,7 +26,7 @@ MAX_NODES = 40_000
 # Of longer containers only the first and last few items are visited: new ones are last.
 MANY, _FIRST, _LAST = 400, 8, 24
 SAMPLED = _FIRST + _LAST
-_ATOMS = frozenset((
+ATOMS = frozenset((
     int, float, complex, bool, str, bytes, type(None), CodeType, ModuleType, BuiltinFunctionType, FrameType,
     property, range, slice,
 ))  # fmt: skip
@@ -219,7 +219,7 @@ def _namespaces() -> Iterator[tuple[str, object]]:
 
 def _counts(kind: type) -> bool:
     """Whether objects of this class may hold a leak: numbers and strings hold nothing, ours are not the user's."""
-    return kind not in _ATOMS and not is_our_class(kind)
+    return kind not in ATOMS and not is_our_class(kind)
 
 
 def _held_by(thing: Any) -> Iterable[Any]:

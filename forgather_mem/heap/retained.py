@@ -110,14 +110,13 @@ class _Watch:
             found = _owners(sample, max_owners, [tensors, sample], leaving)
         if found is None:
             return None
-        owners, searched = found
         return Retained(
             what=self.what if self.itself is not None else f"the content of {self.what}",
             whole=whole or self.itself is None,
             num_bytes=sum({key: size for tensor in tensors for key, size in storages_of(tensor)}.values()),
             num_tensors=len(tensors),
-            owners=owners,
-            searched=searched,
+            owners=found[0],
+            searched=found[1],
         )
 
 

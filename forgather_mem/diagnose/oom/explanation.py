@@ -30,7 +30,7 @@ _OF_KIND = {
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
 _OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}: alone it may end in another step"
-_KEPT = ("earlier", "untrained", "copy")  # kinds of what the census finds that no training needs
+_KEPT = ("earlier", "untrained", "vain", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
 # Functions of transformers' Trainer, around all that it does.
 _TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
@@ -279,8 +279,7 @@ def _of_census(failure: Failure) -> str | None:
             return f"{format_bytes(held.num_bytes)} are the {held.name} (create_graph=True)."
         if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
-            kept = f", kept in {held.kept_in} from step to step" if held.kept_in else ""
-            kept += f", added at {held.added_at}" if held.added_at else ""
+            kept = f", added at {held.added_at}" if held.added_at else ""
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."
     if failure.asks_at_once:
         return f"{failure.line} asks for {format_bytes(wanted)} at once."

@@ -135,7 +135,7 @@ class Failure:
     @property
     def twice(self) -> Holding | None:
         """Of which another gradient did not fit beside the one that waits for it; None where that was not so."""
-        same = (one for one in self.census if one.kind == "pending" and one.num_bytes == self.found.requested_bytes)
+        same = (one for one in self.census if one.kind == "due" and one.num_bytes == self.found.requested_bytes)
         is_there = self.phase == "backward" and self.freed_bytes >= (self.found.requested_bytes or 1)
         return next(same, None) if is_there else None
 

@@ -54,7 +54,7 @@ def look_at_memory(
     functions = failure.functions if failure.phase == "evaluate" else ()
     inner = tuple(f" of {name}()" for name in itertools.dropwhile(lambda name: name not in _EVALUATES, functions))
     for held in failure.census:
-        if held.kind == "pending":
+        if held.kind in ("due", "vain"):  # among the gradients, or to come
             continue
         if held.kind == "activations" and not held.num_passes:  # no graph keeps them
             parts[_OF_PHASE.get(failure.phase, held.part)] += held.num_bytes

@@ -283,8 +283,8 @@ def _needless(failure: Failure) -> Iterator[Change]:
         size = format_bytes(held.num_bytes)
         if not failure.is_much(held, WHEN.much_frac, of_wanted=1 / 2):
             continue
-        if held.kind == "untrained":
-            note = f"no optimizer has its parameters, but {size} are kept for a backward pass through it"
+        if held.kind in ("untrained", "vain"):
+            note = f"no optimizer has its parameters, but a backward pass through it takes {size}"
             yield doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
         elif is_evaluation and (held.kind == "earlier" or (held.kind == "activations" and held.num_passes)):
             of = f", and {held.name} keeps" if held.name else ", but it keeps"
@@ -329,7 +329,7 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
         is_object = held.kind in ("object", "copy") and not held.is_unused
         may_go = held.collects or (loads and not held.is_read)
         if is_object and may_go and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
-            yield _less_in(held, loads and not held.is_read)
+            yield _less_in(held, loads and not held.is_read and not held.grows)
 
 
 def _at_once(failure: Failure) -> Iterator[Change]:

@@ -223,10 +223,8 @@ def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told
     for held, why in (
         (queue, "300.0 MiB are graphs of earlier steps in `queue`."),
         (outputs, "300.0 MiB are in `outputs`."),
-        (
-            replace(queue, kind="untrained", kept_in="`sum`"),
-            "300.0 MiB are the graph of `queue`, kept in `sum` from step to step.",
-        ),
+        (replace(queue, kind="untrained"), "300.0 MiB are the graph of `queue`."),
+        (replace(queue, kind="vain"), "300.0 MiB are gradients that no optimizer takes, of `queue`."),
         (summed, "`total` joins what uses each parameter 3 times before one backward pass."),
         (replace(queue, num_bytes=50 * MIB), None),
         (replace(outputs, collects=False), None),
@@ -243,3 +241,5 @@ def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told
     assert told(**between)["advice"] == ["less at once at train.py:4: 600.0 MiB"], (
         "what is read can't be deleted before"
     )
+    grows = replace(read, is_read=False, collects=True, grows=True)
+    assert told(**{**between, "census": [grows]})["advice"][0] == "keep less in `images`: 600.0 MiB", "it is being made"
