@@ -21,6 +21,7 @@ from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
 from forgather_mem.planning.card import CardPlan, CardUse, Most, card_text, context_of, use_of_card
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
+from forgather_mem.planning.loop.rounds import where_it_ends
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
@@ -90,7 +91,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
             cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
-            texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
+            told = zip(cards, plans, strict=True)
+            texts = [f"{card_text(one, where_it_ends(plan.notes))}\n{plan.text()}" for one, plan in told]
     except PlanError as error:
         may_go_on = isinstance(training, Script) and not training.is_late and isinstance(error, WaitsError)
         return None if may_go_on or str(error).startswith(NOT_HERE) else {"problem": str(error)}
