@@ -32,7 +32,6 @@ Found = TypeVar("Found")
 Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
 Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
-_Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
 _NEAR = 32  # a size that is larger by no more than one in so many is not looked for: a guess
@@ -148,7 +147,7 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
 def _most(
     use_of: Callable[[Plan], CardUse], room: int, known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted],
     split: bool = False,
-) -> _Search[Most | None]:  # fmt: skip
+) -> Search[Wanted, Most | None]:  # fmt: skip
     """The search for the largest size, from the largest of the known ones that fits on. If `split`, others are searched
     for below those that don't fit: batches of another training, of which none is known.
     """
@@ -222,7 +221,7 @@ def _sizes(plan: Plan) -> tuple[int, int]:
     return plan.joined or plan.rows or 0, 0 if plan.joined else plan.length or 0
 
 
-def _once(asked: Wanted) -> _Search[Plan]:
+def _once(asked: Wanted) -> Search[Wanted, Plan]:
     return (yield asked)
 
 

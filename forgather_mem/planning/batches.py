@@ -19,7 +19,6 @@ from forgather_mem.system.procfs import anonymous_bytes
 from forgather_mem.units import MIB
 
 MEASURE_S = 1.0
-_MOST_KEPT_BYTES = 64 * MIB  # by a data set that keeps what is looked at: a guess
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
 # scripts by others that have batches of different sizes were planned right with it.
 _COLLATED = 4
@@ -157,7 +156,7 @@ def looked_at(
         sizes: Gets the sizes of the lists in each row: of tokens, or of a text that the collator may make tokens of.
         within_s: The time. It ends where the process grows, too: the data set keeps what it has read.
     """
-    until_s, most_bytes = time.monotonic() + within_s, anonymous_bytes() + _MOST_KEPT_BYTES
+    until_s, most_bytes = time.monotonic() + within_s, anonymous_bytes() + 64 * MIB  # the latter is a guess
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):  # rows have values, and are read fast
         for batch in batches:
             is_known = all(isinstance(row, Hashable) for row in batch)  # else a sampler gives more than numbers

@@ -27,13 +27,12 @@ from forgather_mem.planning.known_operations import Arguments, Key, Keywords, Kn
 from forgather_mem.planning.recurrent import OF_ONEDNN, PACKS, packed_rows, workspace_bytes
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
-from forgather_mem.units import MIB
 
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
 # Nor more in all of what is there still, as where a data set keeps the rows that it has read: eight such batches. What
 # is small, random or of whole numbers is computed all the same: conditions, the order of rows and masks come of it
-_MOST_VALUES_BYTES, _SMALL_BYTES = 128 * MIB, MIB // 16
+_MOST_VALUES_BYTES, _SMALL_BYTES = 8 * _MOST_COMPUTED_BYTES, _MOST_COMPUTED_BYTES // 256
 _ATEN = torch.ops.aten
 _GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
 
@@ -42,8 +41,7 @@ def _named(*names: str) -> tuple[Operation, ...]:
     return tuple(getattr(_ATEN, name).default for name in names)
 
 
-_CHOOSING = _named("argmax", "argmin", "multinomial", "sort", "topk")
-_CHOOSING += _ATEN.sort.stable, _ATEN.max.dim, _ATEN.min.dim
+_CHOOSING = *_named("argmax", "argmin", "multinomial", "sort", "topk"), _ATEN.sort.stable, _ATEN.max.dim, _ATEN.min.dim
 Count: TypeAlias = Callable[[int], int]  # of so many that a mask may choose, how many it does
 # Their sum stays in the storage of what was summed, on the host (torch 2.13); a device was not tried
 _SUMMED_IN_PLACE = _named("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
@@ -51,14 +49,9 @@ _SUMMED_IN_PLACE = _named("mse_loss", "smooth_l1_loss", "binary_cross_entropy", 
 _BESIDE = {_ATEN._safe_softmax.default: torch.bool}
 _BESIDE |= dict.fromkeys(_named("_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"))
 _ASKING = _named("equal", "_local_scalar_dense", "item")
-_WITH_NUMBER = _ATEN.eq.Scalar, _ATEN.ne.Scalar
-_WITH_ITSELF = _ATEN.eq.Tensor, _ATEN.ne.Tensor
-_OF_FINITE = _ATEN.eq.Tensor, _ATEN.ne.Scalar  # of what holds for these numbers: all are finite
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
 _ADD, _PUT = _ATEN.add.Tensor, _ATEN.index_put.default
-_FILLED = (_ATEN.scatter_add.default, _ATEN.index_add.default, _ATEN.scatter.src)
-_IN_PASSES = frozenset((*_FILLED, _ADD, _PUT))
-_NORMS = (_ATEN.native_batch_norm, _ATEN._native_batch_norm_legit)
+_IN_PASSES = frozenset((_ATEN.scatter_add.default, _ATEN.index_add.default, _ATEN.scatter.src, _ADD, _PUT))
 _INDEXED = (_ATEN.index, _ATEN.index_put, _ATEN.index_put_)
 _OF_PARTS = torch._C.DispatchKey.CompositeImplicitAutograd
 _MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
@@ -199,10 +192,11 @@ class Pretending(TorchDispatchMode):
         if func in _ASKING:
             return self._answers.value(torch.bool if func is _ASKING[0] else cast(torch.Tensor, args[0]).dtype)
         # Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here
-        finds = func is _ATEN.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
-        finds = finds or (func in _WITH_ITSELF and args[0] is args[1])
-        if finds and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
-            return torch.full(cast(torch.Tensor, args[0]).shape, func in _OF_FINITE)
+        finds = func in (_ATEN.eq.Scalar, _ATEN.ne.Scalar) and args[1] in (math.inf, -math.inf)
+        finds = finds or (func in (_ATEN.eq.Tensor, _ATEN.ne.Tensor) and args[0] is args[1])
+        if (finds or func is _ATEN.isnan.default) and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
+            # All are: so these hold
+            return torch.full(cast(torch.Tensor, args[0]).shape, func in (_ATEN.eq.Tensor, _ATEN.ne.Scalar))
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
             if func in _GREATEST:
@@ -236,7 +230,8 @@ class Pretending(TorchDispatchMode):
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = cast(torch.Tensor, self._known.computed(func, args, keywords))
-        if func.overloadpacket in _NORMS and not self._on_device:  # that of the host does not follow the strides
+        # That of the host does not follow the strides
+        if func.overloadpacket in (_ATEN.native_batch_norm, _ATEN._native_batch_norm_legit) and not self._on_device:
             return result[0].contiguous(memory_format=suggest_memory_format(args[0])), *result[1:]
         if func in _SUMMED_IN_PLACE and not self._on_device and not result.dim():
             return result.new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).as_strided((), ())
