@@ -46,7 +46,7 @@ Count: TypeAlias = Callable[[int], int]  # of so many that a mask may choose, ho
 # Their sum stays in the storage of what was summed, on the host (torch 2.13); a device was not tried
 _SUMMED_IN_PLACE = _named("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
 # What the host's kernel makes beside the result for a moment: of another type, or a copy of what is not contiguous
-_BESIDE = {_ATEN._safe_softmax.default: torch.bool}
+_BESIDE: dict[Operation, torch.dtype | None] = {_ATEN._safe_softmax.default: torch.bool}
 _BESIDE |= dict.fromkeys(_named("_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"))
 _ASKING = _named("equal", "_local_scalar_dense", "item")
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
