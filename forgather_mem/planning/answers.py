@@ -21,6 +21,7 @@ from forgather_mem.planning.batches import PlannedShape, Trainer, Wanted
 from forgather_mem.planning.card import CardPlan, CardUse, Most, card_text, context_of, use_of_card
 from forgather_mem.planning.entry import begun_plan
 from forgather_mem.planning.isolation.child import WaitsError
+from forgather_mem.planning.loop.rounds import where_it_ends
 from forgather_mem.planning.loop.script import NOT_HERE, Script
 from forgather_mem.planning.model import AliveThings
 from forgather_mem.planning.result import Plan
@@ -31,7 +32,6 @@ Found = TypeVar("Found")
 Asked = TypeVar("Asked")
 Search = Generator[Asked, Plan, Found]
 Begin: TypeAlias = Callable[[Wanted], Callable[[], Plan]]
-_Search: TypeAlias = Search[Wanted, Found]
 _MOST_ROWS, _MOST_LENGTH = _UNBOUNDED = 2**16, 2**17  # of a search, where nothing else bounds them
 _MOST_PLANS = 10  # a search whose forecasts are all wrong ends with the best that it has found
 _NEAR = 32  # a size that is larger by no more than one in so many is not looked for: a guess
@@ -90,7 +90,8 @@ def answer_to(request: Mapping[str, object], training: Trainer | Script) -> Answ
             instead = [dict(zip(ways, others, strict=True)) for _, *others in each]
             cards = [card_plan(*row, begin, card) for row in zip(plans, instead, asked, strict=True)]
             answer["card"] = [asdict(one) for one in cards]
-            texts = [f"{card_text(one)}\n{text}" for text, one in zip(texts, cards, strict=True)]
+            told = zip(cards, plans, strict=True)
+            texts = [f"{card_text(one, where_it_ends(plan.notes))}\n{plan.text()}" for one, plan in told]
     except PlanError as error:
         may_go_on = isinstance(training, Script) and not training.is_late and isinstance(error, WaitsError)
         return None if may_go_on or str(error).startswith(NOT_HERE) else {"problem": str(error)}
@@ -146,7 +147,7 @@ def card_plan(own: Plan, instead: Mapping[str, Plan | PlanError], asked: Wanted,
 def _most(
     use_of: Callable[[Plan], CardUse], room: int, known: Mapping[int, Plan], all_of: int, at: Callable[[int], Wanted],
     split: bool = False,
-) -> _Search[Most | None]:  # fmt: skip
+) -> Search[Wanted, Most | None]:  # fmt: skip
     """The search for the largest size, from the largest of the known ones that fits on. If `split`, others are searched
     for below those that don't fit: batches of another training, of which none is known.
     """
@@ -220,7 +221,7 @@ def _sizes(plan: Plan) -> tuple[int, int]:
     return plan.joined or plan.rows or 0, 0 if plan.joined else plan.length or 0
 
 
-def _once(asked: Wanted) -> _Search[Plan]:
+def _once(asked: Wanted) -> Search[Wanted, Plan]:
     return (yield asked)
 
 

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes
 from forgather_mem.errors import missing
 from forgather_mem.planning.known_operations import tensors_among
 from forgather_mem.planning.loop.notes import Bound, Note
+from forgather_mem.system.procfs import anonymous_bytes
+from forgather_mem.units import MIB
 
 MEASURE_S = 1.0
 # Of the largest with padding, and of those with the most in all: the collator shows which is larger. A guess: all
@@ -152,16 +154,16 @@ def looked_at(
         dataset: That has the rows.
         batches: By the numbers of their rows.
         sizes: Gets the sizes of the lists in each row: of tokens, or of a text that the collator may make tokens of.
-        within_s: The time.
+        within_s: The time. It ends where the process grows, too: the data set keeps what it has read.
     """
-    until_s = time.monotonic() + within_s
+    until_s, most_bytes = time.monotonic() + within_s, anonymous_bytes() + 64 * MIB  # the latter is a guess
     with _disable_current_modes(), torch.random.fork_rng(devices=[]):  # rows have values, and are read fast
         for batch in batches:
             is_known = all(isinstance(row, Hashable) for row in batch)  # else a sampler gives more than numbers
             for row in batch if is_known else ():
                 if row not in sizes:
                     sizes[row] = _sizes_of(dataset[row])
-            if time.monotonic() > until_s or not is_known:
+            if time.monotonic() > until_s or not is_known or anonymous_bytes() > most_bytes:
                 return
             yield batch
 

@@ -214,9 +214,14 @@ class CardPlan:
         return self.use.high_bytes <= self.card_bytes
 
 
-def card_text(card: CardPlan) -> str:
-    """Whether it fits and what would, then what is the most that does, and what else there is."""
-    lines = textwrap.wrap(f"{_verdict(card)} Computed, not measured.", 80, subsequent_indent="  ")
+def card_text(card: CardPlan, until_then: str = "") -> str:
+    """Whether it fits and what would, then what is the most that does, and what else there is.
+
+    Args:
+        card: The same.
+        until_then: Where the plan ends too early, until when that is so, as of `where_it_ends`.
+    """
+    lines = textwrap.wrap(f"{_verdict(card, until_then)} Computed, not measured.", 80, subsequent_indent="  ")
     lines.append(f"  of it estimated {_interval(card.context)}, the context and libraries' workspaces")
     for name, found, all_of in (
         ("largest batch", card.most_rows, "all rows of the data set"),
@@ -233,10 +238,10 @@ def card_text(card: CardPlan) -> str:
     return "\n".join(lines)
 
 
-def _verdict(card: CardPlan) -> str:
+def _verdict(card: CardPlan, until_then: str) -> str:
     of_card = f"{_interval(card.use)} of {format_bytes(card.card_bytes)}"
     if card.fits:
-        return f"Fits: {of_card}."
+        return f"Fits{f', but {until_then}' if until_then else ': '}{of_card}."
     others = [name for name, use in card.instead if use.high_bytes <= card.card_bytes]
     if card.smaller is not None:
         others.insert(0, f"batch {card.smaller.size:,} with accumulation {card.smaller.accumulation}")

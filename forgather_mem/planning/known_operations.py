@@ -165,9 +165,8 @@ def _has_kernel(func: Operation) -> bool:
 
 def _is_simple(one: object) -> bool:
     """Whether it can be made: in inference mode a view of a tensor made before is none of that mode."""
-    if type(one) is not FakeTensor or one.layout is not torch.strided or one.is_neg() or one.is_conj():
-        return False
-    return one.is_inference() == torch.is_inference_mode_enabled()
+    is_plain = type(one) is FakeTensor and one.layout is torch.strided and not (one.is_neg() or one.is_conj())
+    return is_plain and one.is_inference() == torch.is_inference_mode_enabled()  # type: ignore[attr-defined]
 
 
 def _memory(tensor: torch.Tensor) -> int:

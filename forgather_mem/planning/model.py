@@ -190,8 +190,9 @@ def holders_of(
         if (module := unnamed.pop(id(node), None)) is not None:
             names[module] = _name_of(walk, at)
         # Of a long container the walk has seen a few
-        is_long = type(node) in (list, tuple, deque) and len(node) > MANY
-        inside = [one for one in (tensors_among(list(node)) if is_long else [node]) if type(one) in _PLAIN]
+        is_long = type(node) in (list, tuple, deque, dict) and len(node) > MANY
+        items = tensors_among(list(node.values() if isinstance(node, dict) else node)) if is_long else [node]
+        inside = [one for one in items if type(one) in _PLAIN]
         for key in left.keys() & {one.untyped_storage()._cdata for one in inside if one.layout == torch.strided}:
             above, kind = at, left.pop(key)
             while "[" in walk.path(above):

@@ -30,31 +30,29 @@ from forgather_mem.planning.storage_log import StorageLog
 
 # More is not computed, so that planning a large batch takes no memory
 _MOST_COMPUTED_BYTES = 2**24
+# Nor more in all of what is there still, as where a data set keeps the rows that it has read: eight such batches. What
+# is small, random or of whole numbers is computed all the same: conditions, the order of rows and masks come of it
+_MOST_VALUES_BYTES, _SMALL_BYTES = 8 * _MOST_COMPUTED_BYTES, _MOST_COMPUTED_BYTES // 256
+_ATEN = torch.ops.aten
 _GATHERING, _SCATTERING = "fsdp.all_gather_copy_in.default", "c10d._reduce_scatter_base_.default"
-_CHOOSING = (
-    *(getattr(torch.ops.aten, name).default for name in ("argmax", "argmin", "multinomial", "sort", "topk")),
-    *(torch.ops.aten.sort.stable, torch.ops.aten.max.dim, torch.ops.aten.min.dim),
-)
+
+
+def _named(*names: str) -> tuple[Operation, ...]:
+    return tuple(getattr(_ATEN, name).default for name in names)
+
+
+_CHOOSING = *_named("argmax", "argmin", "multinomial", "sort", "topk"), _ATEN.sort.stable, _ATEN.max.dim, _ATEN.min.dim
 Count: TypeAlias = Callable[[int], int]  # of so many that a mask may choose, how many it does
 # Their sum stays in the storage of what was summed, on the host (torch 2.13); a device was not tried
-_SUMMED_IN_PLACE = (
-    *(torch.ops.aten.mse_loss.default, torch.ops.aten.smooth_l1_loss.default),
-    *(torch.ops.aten.binary_cross_entropy.default, torch.ops.aten.soft_margin_loss.default),
-)
+_SUMMED_IN_PLACE = _named("mse_loss", "smooth_l1_loss", "binary_cross_entropy", "soft_margin_loss")
 # What the host's kernel makes beside the result for a moment: of another type, or a copy of what is not contiguous
-_COPIED_FIRST = "_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"
-_BESIDE = {torch.ops.aten._safe_softmax.default: torch.bool}
-_BESIDE |= dict.fromkeys([getattr(torch.ops.aten, name).default for name in _COPIED_FIRST])
-_ASKING = tuple(getattr(torch.ops.aten, name).default for name in ("equal", "_local_scalar_dense", "item"))
-_WITH_NUMBER = torch.ops.aten.eq.Scalar, torch.ops.aten.ne.Scalar
-_WITH_ITSELF = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Tensor
-_OF_FINITE = torch.ops.aten.eq.Tensor, torch.ops.aten.ne.Scalar  # of what holds for these numbers: all are finite
+_BESIDE: dict[Operation, torch.dtype | None] = {_ATEN._safe_softmax.default: torch.bool}
+_BESIDE |= dict.fromkeys(_named("_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"))
+_ASKING = _named("equal", "_local_scalar_dense", "item")
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
-_ADD, _PUT = torch.ops.aten.add.Tensor, torch.ops.aten.index_put.default
-_FILLED = (torch.ops.aten.scatter_add.default, torch.ops.aten.index_add.default, torch.ops.aten.scatter.src)
-_IN_PASSES = frozenset((*_FILLED, _ADD, _PUT))
-_NORMS = (torch.ops.aten.native_batch_norm, torch.ops.aten._native_batch_norm_legit)
-_INDEXED = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+_ADD, _PUT = _ATEN.add.Tensor, _ATEN.index_put.default
+_IN_PASSES = frozenset((_ATEN.scatter_add.default, _ATEN.index_add.default, _ATEN.scatter.src, _ADD, _PUT))
+_INDEXED = (_ATEN.index, _ATEN.index_put, _ATEN.index_put_)
 _OF_PARTS = torch._C.DispatchKey.CompositeImplicitAutograd
 _MASKS, _DEVICE = (torch.bool, torch.uint8), torch.ops.prim.device.default
 
@@ -83,7 +81,8 @@ class Pretending(TorchDispatchMode):
         self._fake, self.counts_values = FakeTensorMode(), False
         self._known = KnownOperations(self._fake, self._answers.known)
         self.unknown, self.unknown_in = self._known.unknown, self._known.unknown_in
-        self._small: set[Key] = set()  # operations whose results are computed
+        # Of operations whose results are computed the sizes, and those results that are not small
+        self._small, self._valued = dict[Key, int](), StorageLog()
         self._overwritten: set[int] = set()  # storages alive, with values in which unknown ones were written
         self._sum: Callable[[], torch.Tensor | None] | None = None  # the last of two gradients, if it is not noted yet
 
@@ -188,15 +187,16 @@ class Pretending(TorchDispatchMode):
             with self:  # where nothing is differentiated it may be several
                 result = func.decompose(*args, **keywords)
             return func(*args, **keywords) if result is NotImplemented else result
-        if func is torch.ops.aten.embedding.default and type(args[1]) is torch.Tensor:
+        if func is _ATEN.embedding.default and type(args[1]) is torch.Tensor:
             func(torch.empty(cast(torch.Tensor, args[0]).size(0), 1), args[1])  # fails as the training will
         if func in _ASKING:
             return self._answers.value(torch.bool if func is _ASKING[0] else cast(torch.Tensor, args[0]).dtype)
         # Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here
-        finds = func is torch.ops.aten.isnan.default or (func in _WITH_NUMBER and args[1] in (math.inf, -math.inf))
-        finds = finds or (func in _WITH_ITSELF and args[0] is args[1])
-        if finds and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
-            return torch.full(cast(torch.Tensor, args[0]).shape, func in _OF_FINITE)
+        finds = func in (_ATEN.eq.Scalar, _ATEN.ne.Scalar) and args[1] in (math.inf, -math.inf)
+        finds = finds or (func in (_ATEN.eq.Tensor, _ATEN.ne.Tensor) and args[0] is args[1])
+        if (finds or func is _ATEN.isnan.default) and cast(torch.Tensor, args[0]).numel() <= _MOST_COMPUTED_BYTES:
+            # All are: so these hold
+            return torch.full(cast(torch.Tensor, args[0]).shape, func in (_ATEN.eq.Tensor, _ATEN.ne.Scalar))
         told = self._with_numbers(args) if func.overloadpacket in _INDEXED else args
         with self._fake:
             if func in _GREATEST:
@@ -206,7 +206,9 @@ class Pretending(TorchDispatchMode):
                 return packed_rows(*cast("tuple[torch.Tensor, torch.Tensor, bool]", args))
             result = self._by_meta_kernel(func, self._blank(told), self._blank(keywords))
         if func in _CHOOSING:
-            return self._choose(cast(torch.Tensor, args[0]), _argument(func, args, keywords, "dim"), result)
+            given = zip_schema(func._schema, (*args,), {**keywords})
+            dim = next((one for info, one in given if info.name == "dim"), -1)
+            return self._choose(cast(torch.Tensor, args[0]), dim, result)
         if func is OF_ONEDNN and not self._on_device:
             workspace = torch.empty(workspace_bytes(args), dtype=torch.uint8, device="meta")
             result = (*result[:-1], self.unknown(workspace))
@@ -224,11 +226,12 @@ class Pretending(TorchDispatchMode):
         if func._schema.name == "aten::_grouped_mm":  # takes other numbers as well; torch 2.6 has none
             halves = tree_map_only(torch.Tensor, lambda one: one.bfloat16() if one.is_floating_point() else one, args)
             return func(*halves, **keywords).to(args[0].dtype)
-        if func is torch.ops.aten._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
+        if func is _ATEN._embedding_bag_backward.default and args[9]:  # sparse: a row for each index
             of_row = args[0].new_empty(args[1].numel(), args[0].size(1))
             return torch.sparse_coo_tensor(args[1].view(1, -1), of_row, (args[6], args[0].size(1)))
         result = cast(torch.Tensor, self._known.computed(func, args, keywords))
-        if func.overloadpacket in _NORMS and not self._on_device:  # that of the host does not follow the strides
+        # That of the host does not follow the strides
+        if func.overloadpacket in (_ATEN.native_batch_norm, _ATEN._native_batch_norm_legit) and not self._on_device:
             return result[0].contiguous(memory_format=suggest_memory_format(args[0])), *result[1:]
         if func in _SUMMED_IN_PLACE and not self._on_device and not result.dim():
             return result.new_empty(torch.broadcast_shapes(args[0].shape, args[1].shape)).as_strided((), ())
@@ -237,16 +240,16 @@ class Pretending(TorchDispatchMode):
             if like is None:
                 raise PlanError(f"how many rows {func} makes is known only by computing it")
             indices, values = like._indices().clone(), like._values().clone()  # at most as many
-            is_coalesced = func is torch.ops.aten._coalesce.default or like.is_coalesced()
+            is_coalesced = func is _ATEN._coalesce.default or like.is_coalesced()
             return torch.sparse_coo_tensor(indices, values, like.size(), is_coalesced=is_coalesced)
         return result
 
-    def _choose(self, of: torch.Tensor, dim: int | None, result: Any) -> object:
+    def _choose(self, of: torch.Tensor, dim: int, result: Any) -> object:
         """Let the last of the results choose among these."""
         *values, numbers = result if isinstance(result, tuple) else (result,)
         if numbers.nbytes <= _MOST_COMPUTED_BYTES:
             shape = numbers.shape if numbers.dim() == of.dim() > 0 else (*numbers.shape, 1)
-            most = of.numel() if dim is None or not of.dim() else of.size(dim)
+            most = of.numel() if numbers.numel() == 1 else of.size(dim)  # the one may be of all
             numbers = self._answers.chosen(shape, most).view(numbers.shape)
         return (*values, numbers) if values else numbers
 
@@ -271,17 +274,25 @@ class Pretending(TorchDispatchMode):
         return tree_map_only(torch.Tensor, lambda one: one if isinstance(one, FakeTensor) else self.unknown(one), value)
 
     def _compute(self, func: Operation, args: Arguments, keywords: Keywords, key: Key | None) -> object:
-        if key in self._small or func._schema.is_mutable or func.is_view:
+        if func._schema.is_mutable or func.is_view:
             return func(*args, **keywords)
-        size = 0
-        with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
-            unknown = self._known.computed(func, self._blank(args), self._blank(keywords))
-            size = sum(tensor.untyped_storage().nbytes() for tensor in tensors_among(unknown))
-        if size > _MOST_COMPUTED_BYTES:
-            return unknown
-        if key is not None:
-            self._small.add(key)
-        return func(*args, **keywords)
+        left = max(_SMALL_BYTES, min(_MOST_COMPUTED_BYTES, _MOST_VALUES_BYTES - self._valued.alive_bytes))
+        size = self._small.get(key, left + 1)  # type: ignore[arg-type]
+        if size > left:
+            made, size = list[torch.Tensor](), 0
+            with suppress(RuntimeError, NotImplementedError), self._fake:  # its size depends on values
+                unknown = self._known.computed(func, self._blank(args), self._blank(keywords))
+                made = list(tensors_among(unknown))
+                size = sum(tensor.untyped_storage().nbytes() for tensor in made)
+            is_needed = torch.Tag.nondeterministic_seeded in func.tags or not all(map(torch.is_floating_point, made))
+            if size > (_MOST_COMPUTED_BYTES if is_needed else left):
+                return unknown
+            if key is not None:
+                self._small[key] = size
+        result = func(*args, **keywords)
+        for tensor in tensors_among(result) if size > _SMALL_BYTES else ():
+            self._valued.saw(tensor, "batch")
+        return result
 
 
 def _together(func: Operation, args: Arguments, keywords: Keywords) -> object:
@@ -310,14 +321,6 @@ def warm_up() -> None:
     gc.enable() if collects else None
 
 
-def _argument(func: Operation, args: Sequence[Any], keywords: Keywords, name: str) -> Any:
-    """What it is given by this name, or its default; -1 where it has no such argument."""
-    for place, one in enumerate(func._schema.arguments):
-        if one.name == name:
-            return args[place] if place < len(args) else keywords.get(name, one.default_value)
-    return -1
-
-
 def _may_reuse(args: Arguments) -> bool:
     """Whether it is a sum of two gradients that torch makes in the first where nobody else has that."""
     first, second = cast(tuple[torch.Tensor, object], args[:2])
@@ -340,9 +343,9 @@ def _alignments(count: Count, logits: torch.Tensor, labels: torch.Tensor, *_: ob
 
 # What is as large as values make it, at its largest
 _GREATEST: dict[Operation, Callable[..., object]] = {
-    torch.ops.aten.nonzero.default: _numbers_of_all,
-    torch.ops.aten.masked_select.default: lambda n, *of: of[0].new_empty(n(torch.broadcast_tensors(*of)[0].numel())),
-    torch.ops.aten._ctc_loss.Tensor: _alignments,
+    _ATEN.nonzero.default: _numbers_of_all,
+    _ATEN.masked_select.default: lambda n, *of: of[0].new_empty(n(torch.broadcast_tensors(*of)[0].numel())),
+    _ATEN._ctc_loss.Tensor: _alignments,
 }
 
 

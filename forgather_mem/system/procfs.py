@@ -65,7 +65,7 @@ def read_once(path: str | Path, max_bytes: int = 4096) -> bytes:
         os.close(file)
 
 
-def anonymous_bytes(process: Path) -> int:
+def anonymous_bytes(process: Path = Path("/proc/self")) -> int:
     """Anonymous resident memory of the process with this folder under /proc.
 
     Raises:

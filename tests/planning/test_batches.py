@@ -26,6 +26,15 @@ def test_all_tensors_of_a_batch_are_resized_together() -> None:
     assert larger["name"] == "a"
 
 
+def test_rows_that_a_data_set_keeps_are_looked_at_as_long_as_they_take_little_memory() -> None:
+    class Keeps(dict[int, torch.Tensor]):
+        def __missing__(self, row: int) -> torch.Tensor:
+            return self.setdefault(row, torch.ones(2**20))
+
+    looked = looked_at(Keeps(), [[row] for row in range(200)], {}, 60.0)  # type: ignore[arg-type]
+    assert 10 < len(list(looked)) < 30  # of 4 MiB each
+
+
 def test_pictures_have_rows_and_no_length() -> None:
     batch = {"labels": torch.zeros(2), "pixel_values": torch.zeros(2, 3, 8, 8)}
     assert shape_of(batch) == PlannedShape(2, None)

@@ -56,6 +56,15 @@ def test_what_would_take_much_memory_is_not_computed(mode: Pretending, log: Stor
     assert list(log.sizes) == [2**38]
 
 
+def test_values_that_are_kept_take_so_much_memory_and_no_more(mode: Pretending) -> None:
+    with mode:
+        kept = [torch.ones(2**20) * 2 for _ in range(40)]  # as by a data set that keeps its rows
+        assert sum(isinstance(one, FakeTensor) for one in kept) == 9
+        assert not isinstance(torch.randperm(2**20), FakeTensor)  # what orders rows is known all the same
+        kept.clear()
+        assert not isinstance(torch.ones(2**20) * 2, FakeTensor)
+
+
 def test_a_value_that_an_unknown_one_was_written_into_is_unknown(mode: Pretending) -> None:
     weight = mode.unknown(torch.zeros(1))
     with mode:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from forgather_mem.planning.card import CardPlan, CardUse, Most, card_text
+from forgather_mem.planning.loop.rounds import not_through, where_it_ends
 from forgather_mem.planning.result import PhasePlan, Plan
 
 GIB = 2**30
@@ -47,6 +48,11 @@ def test_of_a_card_it_says_first_whether_it_fits_and_that_it_is_computed() -> No
         "    bf16=True        10.0 GiB to 11.0 GiB",
         "    optim=adafactor  12.0 GiB to 13.0 GiB",
     ]
+
+
+def test_a_plan_that_ends_early_fits_until_then() -> None:
+    text = card_text(card_plan(24, use(17, 19)), where_it_ends([not_through("79 steps.")]))
+    assert text.startswith("Fits, but the plan ends after 79 steps: until then 17.0 GiB to ")
 
 
 def test_what_does_not_fit_has_a_smaller_batch() -> None:

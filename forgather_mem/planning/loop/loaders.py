@@ -98,7 +98,8 @@ class Loaders:
         with _disable_current_modes():  # the one that is kept is none of the training's
             if fetcher not in self._again:
                 self._again[fetcher] = fetch(fetcher, self._first[fetcher] if ahead.repeats else numbers)
-            return tree_map_only(torch.Tensor, torch.clone, self._again[fetcher])
+            # Nothing is copied before something is written
+            return tree_map_only(torch.Tensor, torch._lazy_clone, self._again[fetcher])
 
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
