@@ -27,6 +27,10 @@ def test_a_file_is_written_compared_with_and_written_again(tmp_path: Path, monke
         f"this is more than allowed_growth in {file}; --update-baseline accepts it",
     ]
     assert against_baseline(file, [run(optimizer=30)], update=True) == ([], [])
+    (tmp_path / "memory.json").write_text("lr: 0.1")  # while it ran
+    grown, (sentence,) = against_baseline(file, [run()], update=True)
+    assert (grown, sentence.splitlines()[0]) == ([], f"--baseline: {file!r} is no baseline")
+    assert (tmp_path / "memory.json").read_text() == "lr: 0.1"
 
 
 def test_the_command_ends_with_3_when_it_takes_more_and_with_its_own_code_otherwise(tmp_path: Path) -> None:
