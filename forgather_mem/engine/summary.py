@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import first_line
 from forgather_mem.telemetry.bounds import bounded_text
+from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.redaction import redacted
@@ -104,6 +105,7 @@ REPORTED = (
 _GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}
 _PARTS = frozenset({"cleanup_calls", "advice", "leak", "oom"})  # kinds of findings that are a part of the report
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
+_OF_DATA = tuple([f"{head}data_peak_bytes" for head, _ in _PHASE_HEADS])
 
 
 @dataclass(slots=True)
@@ -261,7 +263,8 @@ class RunSummary:
             if value is not None:
                 span.last, span.read = value, step
                 if value > span.highest:
-                    span.highest, span.step = value, step
+                    is_next = sample.event in BETWEEN_STEPS and name in _OF_DATA  # what comes after a step
+                    span.highest, span.step = value, step + is_next
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
             self.least_anon_bytes = anon_bytes

@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from forgather_mem.reporting import table
-from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines, script_name
+from forgather_mem.reporting.problems import (
+    killed_lines,
+    leak_lines,
+    no_leak_sentence,
+    oom_lines,
+    script_name,
+    was_killed_for_memory,
+)
 from forgather_mem.reporting.text import is_plan, time_taken
-from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 _MAX_ROWS = 40
@@ -20,7 +27,8 @@ _WIDE = 10_000  # no line is folded
 
 def headline(report: RunReport) -> tuple[str, str, str]:
     """The kind of verdict, the verdict in a sentence, and what belongs to it."""
-    leak, peaks = report.leak, _peaks(report)
+    leak, peaks, told = report.leak, _peaks(report), no_leak_sentence(report)
+    keeps = _leak_sentence(leak)
     if (planned := report.planned) is not None and is_plan(report):
         said = f"{format_bytes(planned.planned_bytes)} of tensors at the planned peak, in {planned.phase}."
         return "planned", said, "Nothing has been measured."
@@ -29,16 +37,13 @@ def headline(report: RunReport) -> tuple[str, str, str]:
         return "oom", *_in_sentences(_after_label(first), rest)
     if report.killed is not None:
         first, *rest = killed_lines(report, report.killed, _WIDE)
-        return "killed", *_in_sentences(first.removeprefix("ENDED "), rest)  # the badge says so
+        if was_killed_for_memory(report.killed, report.host):
+            return "oom", *_in_sentences(*((keeps, [first, *rest]) if keeps else (first, rest)))
+        said, more = _in_sentences(first.removeprefix("ENDED "), rest)  # the badge says so
+        return "killed", said, more or f"{peaks} {keeps or told}".strip()
     if leak.verdict == "leak":
         said = _after_label(leak_lines(report, _WIDE)[0])
-        if leak.suspects and leak.suspects[0].held_by:
-            holder = leak.suspects[0]
-            each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
-            made = f", {holder.line_is} at {holder.allocated_at}" if holder.allocated_at else ""
-            return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
-        return "leak", said, peaks
-    told = no_leak_sentence(report)
+        return "leak", keeps or said, f"{said} {peaks}" if keeps else peaks
     if report.run.end not in ("finished", None):
         ended = {"exception": "Ended by an exception", "interrupted": "Ended early"}.get(report.run.end, report.run.end)
         at = f" at {report.run.error_line}" if report.run.error_line else ""
@@ -134,6 +139,17 @@ def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
     yield "versions", ", ".join(f"{name} {version}" for name, version in run.versions.items())
     yield "folder", run.folder or ""
     yield "TensorBoard", run.event_folder or ""
+
+
+def _leak_sentence(leak: LeakReport) -> str:
+    """Who keeps what of a leak; "" where that is not known."""
+    holder = next(iter(leak.suspects), None)
+    is_copied = leak.where == "workers" and holder is not None and holder.kind != "workers"  # it is only read
+    if leak.verdict != "leak" or holder is None or not holder.held_by or is_copied:
+        return ""
+    each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
+    made = f", {holder.line_is} at {holder.allocated_at}" if holder.allocated_at else ""
+    return f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}."
 
 
 def _peaks(report: RunReport) -> str:

@@ -13,7 +13,7 @@ from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_me
     [
         (leaking, "leak", "Trainer.kept_logits keeps 3.1 MiB a step, since step 60, made at train.py:41."),
         (out_of_memory, "oom", "GPU 0, step 1,204, forward, in model.lm_head."),
-        (killed, "killed", "KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached"),
+        (killed, "oom", "KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached"),
         (all_well, "well", "Peak GPU 0 41.3 of 79.6 GiB at step 1,998, backward; host 8.8 of"),
     ],
 )  # fmt: skip
@@ -33,6 +33,17 @@ def test_a_signal_is_not_said_twice() -> None:
     report = killed()
     report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
     assert headline(parsed(report))[1].startswith("BY SIGTERM, signal 15 (terminated). Last sign of life")
+
+
+def test_after_a_kill_for_memory_the_leak_comes_first_and_after_any_other_end_the_peak_second() -> None:
+    report = killed() | {"leak": leaking()["leak"]}
+    kind, said, more = headline(parsed(report))
+    assert (kind, said[:40]) == ("oom", "Trainer.kept_logits keeps 3.1 MiB a step")
+    assert more.startswith("KILLED BY THE KERNEL: ")
+    report = all_well() | {"killed": killed()["killed"]}
+    report["killed"].update(signal=2, oom_kill_after=report["killed"]["oom_kill_before"])
+    kind, said, more = headline(parsed(report))
+    assert (kind, said.startswith("INTERRUPTED (Ctrl-C)"), more[:12]) == ("killed", True, "Peak GPU 0 4")
 
 
 def test_a_leak_without_a_holder_says_what_grows() -> None:

@@ -193,7 +193,7 @@ class LeakWatch:
         try:
             if run.step > look.step:
                 first_step = self._first_step + self._rare.rest(run.step)
-                found = look.finish(run.step, self._rate, first_step, is_even=not self._rare.gained)
+                found = look.finish(run.step, self._rate, first_step, is_even=self._rare.are_even)
                 self._searched = True
                 self._suspects = max(found, self._suspects, key=_is_known) if found else self._suspects
         finally:
@@ -309,7 +309,7 @@ class RarePhases:
     readings in which it ends.
 
     Attributes:
-        gained: By those that have been. Steps between two looks may then be others than the rest.
+        gained: By those that have been.
     """
 
     wants_begin = False  # of the phases of a step
@@ -318,6 +318,11 @@ class RarePhases:
         self._run, self._then, self._step = run, 0.0, run.step
         self.gained: dict[str, _Gained] = {}
         self._ended: set[str] = set()
+
+    @property
+    def are_even(self) -> bool:
+        """Whether all steps bring the same, as nothing lay between any two; a training's start lies before them."""
+        return self.gained.keys().isdisjoint(_UNITS)
 
     def phase_begin(self, phase: str) -> None:
         """Only its end matters."""
