@@ -30,25 +30,6 @@ TRACEML = """\
 |  Verdict: INSUFFICIENT STEP-TIME DATA                                                                   |
 |                                                               ||  STEP MEMORY: NO DATA                  |
 """
-FIL = """\
-flight_log.py:99 (<module>);flight_log.py:49 (training_step);functional.py:20 (relu) 20971520
-flight_log.py:99 (<module>);flight_log.py:49 (training_step) 7340032
-flight_log.py:7 (<module>);<frozen importlib._bootstrap>:1176 (_find_and_load) 3145728
-flight_log.py:59 (emit) 2097152
-flight_log.py:73 (main) 1048576
-threading.py:1002 (_bootstrap) 99999999
-"""
-ERROR = "RuntimeError: [enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory"
-TRACEBACK = f"""\
-batch 1: 1.796
-Traceback (most recent call last):
-  File "adam_state.py", line 83, in main
-    optimizer.step()
-  File "adam.py", line 182, in _init_group
-    state["exp_avg_sq"] = torch.zeros_like(
-                          ^^^^^^^^^^^^^^^^^
-{ERROR}
-"""
 
 
 @pytest.fixture

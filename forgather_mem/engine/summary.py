@@ -105,7 +105,6 @@ REPORTED = (
 _GROUND = {"host": "host/rss_bytes", "device": "device/allocated_bytes"}
 _PARTS = frozenset({"cleanup_calls", "advice", "leak", "oom"})  # kinds of findings that are a part of the report
 _PHASE_HEADS = (("phase/host/", "host"), ("phase/device/", "device"))
-_OF_DATA = tuple([f"{head}data_peak_bytes" for head, _ in _PHASE_HEADS])
 
 
 @dataclass(slots=True)
@@ -263,7 +262,7 @@ class RunSummary:
             if value is not None:
                 span.last, span.read = value, step
                 if value > span.highest:
-                    is_next = sample.event in BETWEEN_STEPS and name in _OF_DATA  # what comes after a step
+                    is_next = sample.event in BETWEEN_STEPS and name.endswith("/data_peak_bytes")  # what comes after it
                     span.highest, span.step = value, step + is_next
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):

@@ -6,7 +6,6 @@ It runs in a process that exits before the command starts.
 from __future__ import annotations
 
 import marshal
-import os
 import sys
 from collections.abc import Sequence
 
@@ -65,8 +64,6 @@ def _check_baseline(arguments: Arguments) -> None:
     if path is None:
         if is_written:
             raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
-    elif not os.path.exists(path) and not is_written:
-        raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
     else:
         try:
             (Baseline.replaceable if is_written else Baseline.read)(path)

@@ -22,7 +22,6 @@ _LABELS = {
     "optimizer": "optimizer", "other": "other", "workers": "data workers", "children": "other children",
     "gradients": "gradients", "activations": "activations", "cached": "cached", "wanted": "wanted, not there",
 }  # fmt: skip
-_EVENTS = {"an evaluation": "evaluate", "a save": "save"}  # by the unit of a leak
 _VARIABLE = re.compile(r"(?:local ')?(?:__main__\.)?([\w.]*).*", re.S)
 
 Part = tuple[str, str, Column]  # key, label, sizes
@@ -176,9 +175,6 @@ def _leaking(report: RunReport, readings: Readings, rest: Column, where: tuple[s
     if not (leak.verdict == "leak" or (leak.undecided and leak.suspects)) or (leak.where or "device") not in where:
         return []
     steps = np.array(readings.steps, dtype=np.float64)
-    of_unit = np.array([event == _EVENTS.get(leak.per) for event in readings.events])
-    if of_unit.any():  # it grows in stairs
-        steps = of_unit.cumsum() * leak.per_steps
     found = []
     for number, holder in enumerate(leak.suspects[: _STACKS.most_holders]):
         label = holder.held_by or f"{holder.type or 'memory'} of no known holder"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from forgather_mem.reporting.plausible import each_bytes
-from forgather_mem.reporting.table import WHOSE, format_place, format_time, is_read_last
+from forgather_mem.reporting.table import WHOSE, format_place, format_time
 from forgather_mem.telemetry.report import HostMemory, KilledReport, LeakReport, LeakSuspect, OomReport, RunReport
 from forgather_mem.units import GIB, MIB, format_bytes, format_duration, format_pace
 
@@ -61,7 +61,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
             lines.append("  held by   not looked for: the run ended first; a longer run names it")
         return lines
     # Of what runs still, or was killed, what came since the last look is an estimate
-    about = "about " * (report.run.end is None or is_read_last(report))
+    about = "about " * (report.run.end in (None, "killed", "interrupted") and not report.host.allocated_end_bytes)
     lines += ["", *_suspect_lines(leak.suspects[0], width, leak, about)]
     if len(leak.suspects) > 1:
         others = []

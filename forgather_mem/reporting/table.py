@@ -115,11 +115,6 @@ def peaks_sentence(report: RunReport) -> str:
     return f"Peak {'; '.join(peaks)}.".replace("Peak host", "Peak") if peaks else ""
 
 
-def is_read_last(report: RunReport) -> bool:
-    """Whether its last numbers are those that were read last, as nobody was there to read any at the end."""
-    return report.run.end in ("killed", "interrupted") and not report.host.allocated_end_bytes
-
-
 def _decimals(rows: Sequence[MemoryRow]) -> int:
     return 1 if any(row.peak_bytes >= 10 * GIB for row in rows) else 2
 
@@ -144,7 +139,8 @@ def table_lines(report: RunReport) -> list[str]:
     for row in rows:
         numbers = (size / GIB for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         sizes = "".join(f"{number:>6,.{decimals if number < 999 else 0}f}" for number in numbers)
-        if not report.steps or is_read_last(report):
+        is_last = report.run.end in ("killed", "interrupted") and not report.host.allocated_end_bytes
+        if not report.steps or is_last:  # it is what was read last
             sizes = f"{sizes[:6]}{'-':>6}{sizes[12:]}"
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())

@@ -87,9 +87,7 @@ def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: 
 
 @pytest.mark.parametrize("update", [[], ["--update-baseline"]])
 @pytest.mark.parametrize("text", ['{"lr": 0.1}', '{"allowed_growth": {"counted": 0.1}}', "\n" * 4096 + "lr: 0.1"])
-def test_a_file_of_another_kind_is_no_baseline_and_stays_as_it_is(
-    tmp_path: Path, update: list[str], text: str
-) -> None:
+def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path, update: list[str], text: str) -> None:
     other = tmp_path / "config.json"
     other.write_text(text)
     result = run([*RUN, "--baseline", str(other), *update, "-c", "print('started')"], tmp_path)

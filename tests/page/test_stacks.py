@@ -33,21 +33,6 @@ def leak_on_the_host(**suspect: Any) -> dict[str, Any]:
     return report
 
 
-def test_what_grows_with_evaluations_grows_in_stairs() -> None:
-    report = leak_on_the_host()
-    report["leak"].update(per="an evaluation", per_steps=25.0, since_step=25)
-    report["leak"]["suspects"][0]["bytes"] = 100 * MIB
-    rows: list[tuple[str, int, dict[str, float]]] = []
-    for step in range(1, 101):
-        held = (400 + 25 * (step // 25)) * MIB
-        rows.append(("step_end", step, {"host/rss_bytes": held + 100.0 * MIB, "host/anon_bytes": float(held)}))
-        rows += [("evaluate", step, {})] * (step % 25 == 0)
-    data = page_data(parsed(report), readings_of(rows))
-    grown = [round((size or 0) / MIB) for size in parts_of(data, "host")["leak1"]]
-    assert sorted(set(grown)) == [0, 25, 50, 75, 100]
-    assert grown == sorted(grown)
-
-
 def test_the_parts_of_a_device_are_what_the_allocator_has_reserved() -> None:
     readings = on_a_gpu(300)
     (gpu, host) = stacks(parsed(leaking()), readings, 0)

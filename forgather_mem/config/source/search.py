@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.errors import TemplateError, nearest, missing, ours
+from forgather_mem.errors import TemplateError, missing, nearest, ours
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))

@@ -193,7 +193,7 @@ class LeakWatch:
         try:
             if run.step > look.step:
                 first_step = self._first_step + self._rare.rest(run.step)
-                found = look.finish(run.step, self._rate, first_step, is_even=self._rare.are_even)
+                found = look.finish(run.step, self._rate, first_step, is_even=not self._rare.gained)
                 self._searched = True
                 self._suspects = max(found, self._suspects, key=_is_known) if found else self._suspects
         finally:
@@ -309,7 +309,7 @@ class RarePhases:
     readings in which it ends.
 
     Attributes:
-        gained: By those that have been.
+        gained: By those that have been. Steps between two looks may then be others than the rest.
     """
 
     wants_begin = False  # of the phases of a step
@@ -319,17 +319,13 @@ class RarePhases:
         self.gained: dict[str, _Gained] = {}
         self._ended: set[str] = set()
 
-    @property
-    def are_even(self) -> bool:
-        """Whether all steps bring the same, as nothing lay between any two; a training's start lies before them."""
-        return self.gained.keys().isdisjoint(_UNITS)
-
     def phase_begin(self, phase: str) -> None:
         """Only its end matters."""
 
     def phase_end(self, phase: str) -> None:
-        one = self.gained.setdefault(phase, _Gained(self._run.step, self._run.step))
-        if one.step < self._run.step:
+        # A training's start lies between no two steps
+        one = self.gained.setdefault(phase, _Gained(self._run.step, self._run.step)) if phase in _UNITS else None
+        if one is not None and one.step < self._run.step:
             one.step, one.count = self._run.step, one.count + 1
             self._ended.add(phase)
 
