@@ -99,7 +99,8 @@ class RuleCallback(TrainerCallback):
             if event not in self._events:
                 return math.inf, ()
             if plan is not None and self._following is False:
-                return plan.next_due(steps_done) - plan.offset, plan.urgent
+                due = min(((steps_done // period + 1) * period for period in plan.periods), default=math.inf)
+                return due - plan.offset, plan.urgent
         return 0.0, ()
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ What is counted tensor by tensor is compared closely, resident memory loosely. T
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +24,7 @@ from forgather_mem.units import MIB, format_bytes, format_share
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
 _PLANNED, _PARTS = "planned peak", ("parameters", "gradients", "optimizer")
+_OTHER = "name another file, or remove it: --update-baseline writes a new one; of a plan: forgather-mem compare"
 _LEAST = {**dict.fromkeys((_PLANNED, *_PARTS), 0), **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED)}
 
 
@@ -97,14 +99,25 @@ class Baseline(ReportPart):
         try:
             found = checked(cls, json.loads(read_regular(path, 16 * MIB, follow=True)))
         except OSError as error:
-            raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  --update-baseline writes it") from None
+            hint = "--update-baseline writes it" if isinstance(error, FileNotFoundError) else _OTHER
+            raise NoBaseline(f"can't read {str(path)!r}: {error.strerror}\n  {hint}") from None
         except (ValueError, RecursionError):
             found = None
         if found is None:
-            raise NoBaseline(f"{str(path)!r} is no baseline\n  --update-baseline writes one")
+            raise NoBaseline(f"{str(path)!r} is no baseline\n  {_OTHER}")
         if not (0 <= found.allowed_growth.counted < 1 and 0 <= found.allowed_growth.resident < 1):
             raise NoBaseline(f"allowed_growth in {str(path)!r} must be from 0 to below 1\n  0.05 allows 5 %")
         return found
+
+    @classmethod
+    def replaceable(cls, path: str | Path) -> Baseline | None:
+        """The baseline that an update writes over; None of a file that is new, or empty as `mktemp` makes it.
+
+        Raises:
+            NoBaseline: if the file is another one, which no update may write over.
+        """
+        is_new = not os.path.exists(path) or (os.path.isfile(path) and not os.path.getsize(path))
+        return None if is_new else cls.read(path)
 
     def write(self, path: str | Path) -> None:
         """Write it in a stable order, one number a line.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -145,10 +144,6 @@ class EventSchedule:
         stretched = [rule for rule in self.paced if rule.stretch > 1]
         self.urgent = [(rule, work) for rule in stretched for work in rule.works if work.is_urgent is not None]
         self._find_periods()
-
-    def next_due(self, steps_done: int) -> float:
-        """The first step after so many in which this is to be handled, but for what is urgent; infinite without any."""
-        return min(((steps_done // period + 1) * period for period in self.periods), default=math.inf)
 
     def _find_periods(self) -> None:
         self.periods = tuple(sorted({rule.every_steps for rule in self.rules}))

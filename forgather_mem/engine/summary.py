@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from forgather_mem.errors import first_line
 from forgather_mem.telemetry.bounds import bounded_text
+from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.metrics import name_on_current
 from forgather_mem.telemetry.records import Finding, Sample
 from forgather_mem.telemetry.redaction import redacted
@@ -258,7 +259,8 @@ class RunSummary:
             if value is not None:
                 span.last, span.read = value, step
                 if value > span.highest:
-                    span.highest, span.step = value, step
+                    is_next = sample.event in BETWEEN_STEPS and name.endswith("/data_peak_bytes")  # what comes after it
+                    span.highest, span.step = value, step + is_next
         anon_bytes = values.get("host/anon_bytes") if sample.event == "step_end" else None
         if anon_bytes is not None and (self.least_anon_bytes is None or anon_bytes < self.least_anon_bytes):
             self.least_anon_bytes = anon_bytes

@@ -204,9 +204,11 @@ def _hand_over(writer: Any, payload: bytes) -> None:
     from tensorboard.compat.proto.event_pb2 import Event
 
     event = Event.FromString(payload)
+    # tensorboardX has the same attributes, but messages of another class
+    is_torchs = any(cls.__module__.startswith("torch.utils.tensorboard") for cls in type(writer).__mro__)
     if hasattr(writer, "add_event"):
         writer.add_event(event)
-    elif _is_torchs(writer) and writer.file_writer is not None:
+    elif is_torchs and writer.file_writer is not None:
         writer.file_writer.add_event(event, step=event.step, walltime=event.wall_time)
     else:
         for value in event.summary.value:
@@ -214,11 +216,6 @@ def _hand_over(writer: Any, payload: bytes) -> None:
                 writer.add_scalar(value.tag, value.simple_value, event.step, event.wall_time)
             elif value.metadata.plugin_data.plugin_name == "text":
                 writer.add_text(value.tag, value.tensor.string_val[0].decode(), event.step, event.wall_time)
-
-
-def _is_torchs(writer: object) -> bool:
-    """tensorboardX has the same attributes, but messages of another class."""
-    return any(cls.__module__.startswith("torch.utils.tensorboard") for cls in type(writer).__mro__)
 
 
 # ---- reads the scalars in event files, of one process or a whole folder, with TensorBoard's own message classes ----

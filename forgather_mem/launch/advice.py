@@ -42,8 +42,10 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     failed = failed_training(report, time.time() + 2 * most_s)
     if isinstance(at, KilledReport):
         report = replace(report, killed=replace(at, in_use={}))  # of it the plan is told
-        if not report.advice and failed != "memory grows at each step":
-            report = replace(report, advice=tuple(may_help_after(report)))
+        if failed != "memory grows at each step":
+            report = replace(report, advice=report.advice or tuple(may_help_after(report)))
+        elif any(one.cure for one in report.leak.suspects[:1]):  # which is told, and no other helps for long
+            report = replace(report, advice=())
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)

@@ -6,7 +6,6 @@ It runs in a process that exits before the command starts.
 from __future__ import annotations
 
 import marshal
-import os
 import sys
 from collections.abc import Sequence
 
@@ -14,6 +13,7 @@ from forgather_mem.cli.app import complain, dispatch
 from forgather_mem.cli.check import found_problems
 from forgather_mem.cli.command import FAILURE, Arguments
 from forgather_mem.cli.options import environment_of, parse_settings, policy_of
+from forgather_mem.comparing.baseline import Baseline, NoBaseline
 from forgather_mem.errors import UsageError
 from forgather_mem.telemetry import run_session
 
@@ -64,17 +64,8 @@ def _check_baseline(arguments: Arguments) -> None:
     if path is None:
         if is_written:
             raise UsageError("--update-baseline needs --baseline FILE.json, the file to write")
-    elif not os.path.exists(path):
-        if not is_written:
-            raise UsageError(f"there is no file {path!r}", "--update-baseline writes it")
-    elif not _may_be_baseline(path):
-        raise UsageError(f"{path!r} is no baseline", "name another file; for a plan: forgather-mem compare")
-
-
-def _may_be_baseline(path: str) -> bool:
-    """Whether a file looks like one, or is empty: known before the training, and nobody's settings are written over."""
-    if not os.path.isfile(path) or not os.access(path, os.R_OK):
-        return False
-    with open(path, "rb") as file:
-        start = file.read(2**12)
-    return not start.strip() or b'"allowed_growth"' in start
+    else:
+        try:
+            (Baseline.replaceable if is_written else Baseline.read)(path)
+        except NoBaseline as error:
+            raise UsageError(*str(error).split("\n  ")) from None

@@ -315,10 +315,8 @@ def against_baseline(path: str, reports: Sequence[RunReport], *, update: bool) -
     """What has grown, a sentence each, and what could not be compared; or the file is written."""
     from forgather_mem.comparing.baseline import Baseline, NoBaseline
 
-    before = None
     try:
-        with contextlib.suppress(*[NoBaseline] * update):
-            before = Baseline.read(path)
+        before = Baseline.replaceable(path) if update else Baseline.read(path)
         now = Baseline.of(reports, before)
         if update:
             now.write(path)

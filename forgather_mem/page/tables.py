@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from forgather_mem.reporting import table
-from forgather_mem.reporting.problems import killed_lines, leak_lines, no_leak_sentence, oom_lines, script_name
+from forgather_mem.reporting import problems, table
 from forgather_mem.reporting.text import is_plan, time_taken
-from forgather_mem.telemetry.report import LeakSuspect, Planned, RunReport
+from forgather_mem.telemetry.report import LeakReport, LeakSuspect, Planned, RunReport
 from forgather_mem.units import format_bytes, format_duration, format_share
 
 _MAX_ROWS = 40
@@ -20,25 +19,22 @@ _WIDE = 10_000  # no line is folded
 
 def headline(report: RunReport) -> tuple[str, str, str]:
     """The kind of verdict, the verdict in a sentence, and what belongs to it."""
-    leak, peaks = report.leak, _peaks(report)
+    leak, peaks, told = report.leak, _peaks(report), problems.no_leak_sentence(report)
+    keeps = _leak_sentence(leak)
     if (planned := report.planned) is not None and is_plan(report):
         said = f"{format_bytes(planned.planned_bytes)} of tensors at the planned peak, in {planned.phase}."
         return "planned", said, "Nothing has been measured."
     if report.oom is not None:
-        first, *rest = oom_lines(report, report.oom, _WIDE)
+        first, *rest = problems.oom_lines(report, report.oom, _WIDE)
         return "oom", *_in_sentences(_after_label(first), rest)
     if report.killed is not None:
-        first, *rest = killed_lines(report, report.killed, _WIDE)
-        return "killed", *_in_sentences(first.removeprefix("ENDED "), rest)  # the badge says so
+        of_memory = problems.was_killed_for_memory(report.killed, report.host)
+        first, *rest = [keeps] * (of_memory and keeps != "") + problems.killed_lines(report, report.killed, _WIDE)
+        said, more = _in_sentences(first.removeprefix("ENDED "), rest or [peaks, keeps or told])  # the badge says so
+        return "oom" if of_memory else "killed", said, more
     if leak.verdict == "leak":
-        said = _after_label(leak_lines(report, _WIDE)[0])
-        if leak.suspects and leak.suspects[0].held_by:
-            holder = leak.suspects[0]
-            each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
-            made = f", {holder.line_is} at {holder.allocated_at}" if holder.allocated_at else ""
-            return "leak", f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}.", f"{said} {peaks}"
-        return "leak", said, peaks
-    told = no_leak_sentence(report)
+        said = _after_label(problems.leak_lines(report, _WIDE)[0])
+        return "leak", keeps or said, f"{said} {peaks}" if keeps else peaks
     if report.run.end not in ("finished", None):
         ended = {"exception": "Ended by an exception", "interrupted": "Ended early"}.get(report.run.end, report.run.end)
         at = f" at {report.run.error_line}" if report.run.error_line else ""
@@ -56,7 +52,7 @@ def in_short(report: RunReport) -> str:
     peaks = (
         f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in table.places(report) if row.at
     )
-    return ", ".join([script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
+    return ", ".join([problems.script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
 
 
 def tables(report: RunReport) -> Iterator[table.Table]:
@@ -136,6 +132,16 @@ def _facts(report: RunReport) -> Iterable[tuple[str, str]]:
     yield "TensorBoard", run.event_folder or ""
 
 
+def _leak_sentence(leak: LeakReport) -> str:
+    """Who keeps what of a leak; "" where that is not known, or it is only read, as by data workers."""
+    for holder in leak.suspects[:1] if leak.verdict == "leak" else ():
+        if holder.held_by and (leak.where != "workers" or holder.kind == "workers"):
+            each = f"{format_bytes(holder.bytes_per_step * leak.per_steps)} {leak.per}"
+            made = f", {holder.line_is} at {holder.allocated_at}" if holder.allocated_at else ""
+            return f"{holder.held_by} keeps {each}, since step {leak.since_step:,}{made}."
+    return ""
+
+
 def _peaks(report: RunReport) -> str:
     peaks, workers = table.peaks_sentence(report), report.host.workers_peak_bytes
     beside = f", and {format_bytes(workers)} in data workers at their own peak" if workers else ""
@@ -144,7 +150,7 @@ def _peaks(report: RunReport) -> str:
 
 def _in_sentences(first: str, rest: Sequence[str]) -> tuple[str, str]:
     """The first line of what went wrong as a sentence, and the two lines below it."""
-    return f"{first[:1].upper()}{first[1:].removesuffix('.')}.", " ".join(line.strip() for line in rest[:2])
+    return f"{first[:1].upper()}{first[1:].removesuffix('.')}.", " ".join(line.strip() for line in rest[:2]).strip()
 
 
 def _after_label(line: str) -> str:

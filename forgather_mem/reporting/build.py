@@ -240,7 +240,9 @@ def _breakdown(summary: RunSummary) -> schema.Breakdown:
     families = [family for family, _ in device_families(summary)]  # the model's parts are counted on all devices
     place = "device" if on_device else "host"
     peaks = [highest_of(summary, family, but="startup") for family in (families if on_device else ["host"])]
-    stays = 0.0 if on_device else _stays_resident(summary, optimizer)
+    before, least = summary.started_with.get("host/anon_bytes"), summary.least_anon_bytes
+    # What the first steps have added beside the optimizer's state
+    stays = 0.0 if on_device or before is None or least is None else max(0.0, least - before - optimizer)
     forward, backward = (summary.rises.get(f"phase/{place}/{phase}_peak_bytes", 0.0) for phase in _BUSY_PHASES)
     if summary.facts.header.micro_batches > 1:  # gradients of the earlier micro-batches are in memory
         forward -= gradients
@@ -261,12 +263,6 @@ def _breakdown(summary: RunSummary) -> schema.Breakdown:
         cached=max(0, int(cached)),
         other=max(0, int(rest)),
     )
-
-
-def _stays_resident(summary: RunSummary, optimizer_bytes: int) -> float:
-    """Anonymous memory added by the first steps, without the optimizer's state."""
-    before, least = summary.started_with.get("host/anon_bytes"), summary.least_anon_bytes
-    return 0.0 if before is None or least is None else max(0.0, least - before - optimizer_bytes)
 
 
 def _overhead(summary: RunSummary, wall_s: float) -> schema.Overhead:

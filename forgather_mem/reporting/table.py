@@ -13,7 +13,7 @@ Table = tuple[str, Sequence[str], Sequence[Sequence[str]]]  # title, header, row
 MAX_DEVICES = 8  # of a process; the JSON has all
 RISE = "rise in a step"
 """Of resident memory, above what is held after the step."""
-OTHER = "other, since the start"
+OTHER = "other since the start"
 """The rest of what came later than `THERE_BEFORE`."""
 WHOSE = {"cgroup": "container", "host": "machine"}
 """Whom a limit is of that processes share; any other is of one process, and has its own name."""
@@ -139,7 +139,8 @@ def table_lines(report: RunReport) -> list[str]:
     for row in rows:
         numbers = (size / GIB for size in (row.start_bytes, row.end_bytes, row.peak_bytes))
         sizes = "".join(f"{number:>6,.{decimals if number < 999 else 0}f}" for number in numbers)
-        if not report.steps or (report.killed and not report.host.allocated_end_bytes):  # it is what was read last
+        is_last = report.run.end in ("killed", "interrupted") and not report.host.allocated_end_bytes
+        if not report.steps or is_last:  # it is what was read last
             sizes = f"{sizes[:6]}{'-':>6}{sizes[12:]}"
         limit = f"{row.limit_bytes / GIB:>6,.1f} {row.whose}" if row.limit_bytes else ""
         lines.append(f"  {row.label:<14}{sizes}  {row.at:<22}{limit}".rstrip())
@@ -173,8 +174,7 @@ def parts_sentences(report: RunReport) -> Iterator[str]:
     cached = parts.pop("cached")
     sizes = sorted(((size, part) for part, size in parts.items() if size), reverse=True)
     several = f", on {place_of_parts(report)}" if report.ranks is None and len(report.device) > 1 else ""
-    several += ", other the rest of it" if parts.get(OTHER) else ""
-    text = f"each at its peak{several}: " + ", ".join(f"{part} {format_bytes(size)}" for size, part in sizes)
+    text = ", ".join(f"{format_bytes(size)} {part}" for size, part in sizes) + f"; each at its own peak{several}"
     yield text + (f"; cached at the end {format_bytes(cached)}" if cached else "")
 
 

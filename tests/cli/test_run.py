@@ -86,13 +86,14 @@ def test_a_wrong_command_line_says_so_and_starts_nothing(tmp_path: Path, words: 
 
 
 @pytest.mark.parametrize("update", [[], ["--update-baseline"]])
-def test_a_file_of_another_kind_is_no_baseline_and_stays_as_it_is(tmp_path: Path, update: list[str]) -> None:
+@pytest.mark.parametrize("text", ['{"lr": 0.1}', '{"allowed_growth": {"counted": 0.1}}', "\n" * 4096 + "lr: 0.1"])
+def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path, update: list[str], text: str) -> None:
     other = tmp_path / "config.json"
-    other.write_text('{"lr": 0.1}')
+    other.write_text(text)
     result = run([*RUN, "--baseline", str(other), *update, "-c", "print('started')"], tmp_path)
     assert (result.code, result.out) == (2, "")
     assert "config.json' is no baseline" in " ".join(result.err.split())
-    assert other.read_text() == '{"lr": 0.1}'
+    assert other.read_text() == text
     other.write_text("")  # as mktemp makes it
     result = run([*RUN, "--baseline", str(other), "--update-baseline", "-c", "print('started')"], tmp_path)
     assert result.out == "started\n"

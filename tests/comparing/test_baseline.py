@@ -103,7 +103,7 @@ def test_the_file_is_the_same_whoever_writes_it_and_keeps_its_fractions(tmp_path
 )  # fmt: skip
 def test_another_file_is_refused_with_what_to_do(tmp_path: Path, text: str) -> None:
     (tmp_path / "other.json").write_text(text)
-    with pytest.raises(NoBaseline, match=r"is no baseline\n  --update-baseline writes one"):
+    with pytest.raises(NoBaseline, match=r"is no baseline\n  name another file, or remove it: "):
         Baseline.read(tmp_path / "other.json")
     with pytest.raises(NoBaseline, match=r"can't read .*nowhere.json': No such file or directory"):
         Baseline.read(tmp_path / "nowhere.json")

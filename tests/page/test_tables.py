@@ -13,7 +13,7 @@ from tests.reporting.report_fixtures import all_well, killed, leaking, out_of_me
     [
         (leaking, "leak", "Trainer.kept_logits keeps 3.1 MiB a step, since step 60, made at train.py:41."),
         (out_of_memory, "oom", "GPU 0, step 1,204, forward, in model.lm_head."),
-        (killed, "killed", "KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached"),
+        (killed, "oom", "KILLED BY THE KERNEL: the container's memory limit, 64.0 GiB, was reached"),
         (all_well, "well", "Peak GPU 0 41.3 of 79.6 GiB at step 1,998, backward; host 8.8 of"),
     ],
 )  # fmt: skip
@@ -33,6 +33,14 @@ def test_a_signal_is_not_said_twice() -> None:
     report = killed()
     report["killed"].update(signal=15, oom_kill_after=report["killed"]["oom_kill_before"])
     assert headline(parsed(report))[1].startswith("BY SIGTERM, signal 15 (terminated). Last sign of life")
+    report["killed"]["signal"], report["peaks"] = 2, all_well()["peaks"]
+    _, said, more = headline(parsed(report))
+    assert (said[:21], more[:5]) == ("INTERRUPTED (Ctrl-C) ", "Peak "), "it has nothing else to say"
+
+
+def test_after_a_kill_for_memory_the_leak_comes_first() -> None:
+    kind, said, more = headline(parsed(killed() | {"leak": leaking()["leak"]}))
+    assert (kind, said[:40], more[:22]) == ("oom", "Trainer.kept_logits keeps 3.1 MiB a step", "KILLED BY THE KERNEL: ")
 
 
 def test_a_leak_without_a_holder_says_what_grows() -> None:

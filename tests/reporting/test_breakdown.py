@@ -141,4 +141,4 @@ def test_the_parts_of_a_training_on_two_devices_are_those_of_both() -> None:
     report = build_report(summary)
     parts = report.breakdown
     assert (parts.parameters, parts.cached, parts.other) == (6.5 * GIB, 1.5 * GIB, 2.5 * GIB)
-    assert next(parts_sentences(report)).startswith("each at its peak, on 2 GPUs: parameters 6.5 GiB")
+    assert next(parts_sentences(report)).startswith("6.5 GiB parameters, 2.5 GiB other; each at its own peak, on 2 ")

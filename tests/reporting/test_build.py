@@ -91,13 +91,13 @@ def test_on_the_host_the_parts_add_up_to_the_peak() -> None:
 
 def test_on_the_host_the_text_has_the_activations_that_a_comparison_has() -> None:
     summary = cpu_run()
-    assert "rise in a step 170.0 MiB" in " ".join(text_of(report := built(summary)).split())
+    assert "170.0 MiB rise in a step" in " ".join(text_of(report := built(summary)).split())
     read(summary, 160, {"tensors/activations_bytes": 120 * MIB})
-    assert "activations of modules (early steps) 120.0 MiB" in (text := " ".join(text_of(built(summary)).split()))
+    assert "120.0 MiB activations of modules (early steps)" in (text := " ".join(text_of(built(summary)).split()))
     assert report["breakdown"]["other"] == 590 * MIB
-    assert "there before the first step 590.0 MiB" in text
-    assert "each at its peak, other the rest of it: " in text
-    assert "other, since the start 50.0 MiB" in text
+    assert "590.0 MiB there before the first step" in text
+    assert "50.0 MiB other since the start" in text
+    assert "; each at its own peak" in text
 
 
 def test_on_a_device_activations_are_what_comes_on_top_of_what_stays_between_steps() -> None:

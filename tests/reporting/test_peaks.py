@@ -71,3 +71,12 @@ def test_of_peaks_that_are_alike_the_first_in_time_is_the_runs(then_kib: int, pe
         summary.add(Sample("step_end", step, None, float(step), values | {"host/rss_peak_bytes": max(sizes)}))
     found = list(report_peaks(summary))
     assert ((found[0].step, found[0].phase), found[0].bytes, len(found)) == (peak, later, 4)
+
+
+def test_what_comes_after_a_step_is_the_next_ones_data() -> None:
+    for then_kib, peak in ((12, (4, "backward")), (4096, (4, "data"))):
+        summary = RunSummary(RunFacts(end="finished", wall_s=9.0))
+        summary.add(Sample("step_end", 3, None, 3.0, {"phase/host/data_peak_bytes": GIB}))
+        summary.add(Sample("step_end", 4, None, 4.0, {"phase/host/backward_peak_bytes": 2 * GIB}))
+        summary.add(Sample("train_end", 4, None, 4.0, {"phase/host/data_peak_bytes": 2 * GIB + then_kib * KIB}))
+        assert next((first.step, first.phase) for first in report_peaks(summary)) == peak

@@ -128,7 +128,9 @@ def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Cal
         try:
             found = getattr(found, part)
         except AttributeError as error:
-            hint = did_you_mean(part, _names_in(found, part))
+            known = [key for key in dir(found) if isinstance(key, str) and not key.startswith("_")]
+            known.sort(key=lambda key: (key[:1] != part[:1], abs(len(key) - len(part))))  # as not all may be compared
+            hint = did_you_mean(part, known)
             near = refusals.similar_name(part) or ""
             if name.module.startswith("forgather_mem") and near.endswith(f":{part}"):  # in another module of ours
                 hint = f"did you mean {near!r}?"
@@ -139,12 +141,6 @@ def walk_qualname(module: ModuleType, name: Name, *, strict: bool = True) -> Cal
     if not callable(found):
         raise NoSuchName(f"{name} is neither a class nor a function; it is of type {type(found).__name__}")
     return found
-
-
-def _names_in(found: object, wanted: str) -> list[str]:
-    """Its public names, also those that are loaded on first use; those that look most like the wanted one first."""
-    known = [key for key in dir(found) if isinstance(key, str) and not key.startswith("_")]
-    return sorted(known, key=lambda key: (key[:1] != wanted[:1], abs(len(key) - len(wanted))))
 
 
 def definition_site(found: object) -> Name | None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from forgather_mem.config.limits import DEFAULT_LIMITS, Limits
-from forgather_mem.errors import TemplateError, did_you_mean, missing, ours
+from forgather_mem.errors import TemplateError, missing, nearest, ours
 
 SUFFIXES = (".yaml", ".yml", ".jinja")
 _SKIPPED = frozenset(("__pycache__", "node_modules", "site-packages"))
@@ -149,8 +149,9 @@ class Searcher:
             known += itertools.islice(_walk(folder), _MOST.templates)
         folders = ", ".join(f"{one}{'' if os.path.isdir(one) else ' (does not exist)'}" for one in self.folders[:-1])
         looked = f"looked in {folders or 'no folder'}, and in the library's own templates"
-        near = did_you_mean(name, known)
-        return f"{near} ({looked})" if near else looked
+        meant = {os.path.basename(one): one for one in known} | {one: one for one in known}
+        near = nearest(name, meant)
+        return f"did you mean {meant[near]!r}? ({looked})" if near else looked
 
     def _head(self, found: Found, num_bytes: int) -> bytes:
         # Non-blocking: since it was found, the file may have become a pipe.

@@ -100,7 +100,7 @@ _KINDS = (
     HolderKind(name="tensor", item=is_tensor, cure="keep only the last ones{last}, or a running mean of it"),
     HolderKind(name="log records",
         item=lambda item: type(item).__module__ == "logging" and type(item).__name__ == "LogRecord",
-        cure="give the handler a target and a limit, or log to a file"),
+        cure="give the handler a limit (and a MemoryHandler a target), or log to a file"),
     HolderKind(name="figures",
         item=lambda item: type(item).__module__.startswith("matplotlib."),
         cure="close each figure after saving it: plt.close(figure)"),
@@ -154,7 +154,7 @@ def cure_of(kind: HolderKind, held: Held) -> str:
         return f"{kind.cure}: each key holds `self`, too; or keep a dict in the object"
     if kind.name == "size" and any(isinstance(sample, WRITTEN) for sample in held.one.samples):
         return "write it to a file, then empty it: seek(0) and truncate()"
-    if kind.name == "tensor" and isinstance(held.container, dict):
+    if kind.name == "tensor" and isinstance(held.container, dict | set):
         return KINDS["dict"].cure
     if kind.name == "simple queue" or queue_module(held) == "queue":
         ours = [*with_callers(sys._getframe())]  # where a library's `get` is a dictionary's

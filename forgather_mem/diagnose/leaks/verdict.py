@@ -175,7 +175,8 @@ def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Seque
             return _too_early(trends, suspects, high)
         return _undecided("uneven", f"memory rose too unevenly over {steps:,} steps to say whether it leaks", high)
     bound = max(high, MOST_PER_STEP)
-    rest = [gain.without_usual_kept() for gain in gains]
+    # What the C library keeps is left out, unless it is more than a training usually gains
+    rest = [replace(one, bytes=one.bytes - one.kept_bytes * (one.kept_bytes <= LEAK.kept_bytes)) for one in gains]
     over = [gain for gain, left in zip(gains, rest, strict=True) if left.per_step > bound]
     if over:
         size = round(sum(gain.bytes for gain in over))
@@ -203,10 +204,6 @@ class Gain:
     @property
     def per_step(self) -> float:
         return self.bytes / self.steps
-
-    def without_usual_kept(self) -> Gain:
-        """What is left of it without the C library's free memory, unless that is more than a training usually gains."""
-        return replace(self, bytes=self.bytes - self.kept_bytes) if self.kept_bytes <= LEAK.kept_bytes else self
 
 
 def unexplained(totals: Mapping[str, Series], sizes: Mapping[str, Series], trends: Mapping[str, Trend]) -> list[Gain]:

@@ -325,8 +325,9 @@ class RarePhases:
         """Only its end matters."""
 
     def phase_end(self, phase: str) -> None:
-        one = self.gained.setdefault(phase, _Gained(self._run.step, self._run.step))
-        if one.step < self._run.step:
+        # A training's start lies between no two steps
+        one = self.gained.setdefault(phase, _Gained(self._run.step, self._run.step)) if phase in _UNITS else None
+        if one is not None and one.step < self._run.step:
             one.step, one.count = self._run.step, one.count + 1
             self._ended.add(phase)
 
