@@ -99,7 +99,7 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
     report = report_in(tmp_path)
     killed = report["killed"]
     assert (killed["step"], killed["phase"]) == (23, "save")
-    assert "MiB are in `kept`." in killed["why_now"]
+    assert "MiB are in `kept`, added at keeps.py:8." in killed["why_now"]
     assert report["advice"][0]["text"].startswith("keep less in `kept`: ")
     assert killed["in_use"]["there before the first step"] < 300 * MIB, "without pages of files"
 
