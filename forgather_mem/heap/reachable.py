@@ -17,6 +17,7 @@ from queue import SimpleQueue
 from types import BuiltinFunctionType, CodeType, FrameType, FunctionType, ModuleType
 from typing import Any
 
+from forgather_mem.errors import ours
 from forgather_mem.heap import owner_paths
 from forgather_mem.heap.containers import container_kind
 from forgather_mem.source.frame_variables import frame_variables, running_frames
@@ -64,12 +65,13 @@ class ReachableGraph:
         """Walk down from the user's variables, for so many CPU seconds of this thread at most.
 
         `failed` are functions that an error has left: what only they lead to is reached after the rest. Suspended
-        generators are looked for `among` these; else among all objects of the process, some 70 ms with 360,000 of them.
+        generators are looked for `among` these; else among all objects of the process, some 70 ms and 3 MiB with
+        360,000 of them, and not at all where there is no memory for that.
         """
         graph, collects = cls(), gc.isenabled()
         gc.disable()  # a full collection in between would take longer than the whole budget
         try:
-            graph._walk(budget_s, failed, gc.get_objects() if among is None else among)
+            graph._walk(budget_s, failed, _all_objects() if among is None else among)
         finally:
             if collects:
                 gc.enable()
@@ -203,6 +205,13 @@ class ReachableGraph:
         self._seen[id(thing)] = len(self.nodes)
         self.nodes.append(thing)
         self._above.append(above)
+
+
+def _all_objects() -> list[object]:
+    try:
+        return gc.get_objects()
+    except ours(MemoryError):
+        return []
 
 
 def _namespaces() -> Iterator[tuple[str, object]]:

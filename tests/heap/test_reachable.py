@@ -1,8 +1,10 @@
 """What is near the user's variables, and what it is called there."""
 
 import gc
+import resource
 from collections import OrderedDict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,8 @@ from forgather_mem.diagnose.leaks.heap_diff import CloserLook, merge_similar
 from forgather_mem.diagnose.leaks.snapshot import chains, grown, look
 from forgather_mem.diagnose.leaks.suspects import Suspect, suspect_of
 from forgather_mem.heap.reachable import ReachableGraph
+from forgather_mem.system.procfs import kib_fields
+from forgather_mem.units import MIB
 
 CACHE: dict[int, Any] = {}
 
@@ -204,3 +208,19 @@ def test_what_only_a_librarys_function_holds_is_known_as_such(tmp_path: Any) -> 
 
     names["advance"](ask)
     assert told == {"mine": False, "kwargs": True}
+
+
+def test_without_memory_for_a_list_of_all_objects_the_walk_is_made_all_the_same() -> None:
+    many, kept = [[] for _ in range(2_000_000)], Holder()  # type: ignore[var-annotated]
+    used, limits = (
+        kib_fields(Path("/proc/self/status").read_bytes())[b"VmData"],
+        resource.getrlimit(resource.RLIMIT_DATA),
+    )
+    resource.setrlimit(resource.RLIMIT_DATA, (used + 8 * MIB, limits[1]))
+    try:
+        with pytest.raises(MemoryError):
+            gc.get_objects()
+        walk = ReachableGraph.walk(budget_s=10.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+    assert {id(kept), id(many)} <= walk.ids()
