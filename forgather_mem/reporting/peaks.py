@@ -39,7 +39,8 @@ def report_peaks(summary: RunSummary) -> Iterator[Peak]:
         most = max(found, key=lambda peak: peak.bytes, default=None)
         alike = most.bytes - _SAME_BYTES if most else 0  # of those so high the first in time is the run's
         found.sort(key=lambda peak: (-min(peak.bytes, alike), peak.step, PHASE_NUMBER.get(peak.phase, 0)))
-        found = [replace(peak, step=min(peak.step, summary.last_step)) for peak in found]  # after the last
+        last = summary.last_step + bool(summary.facts.error)  # what comes after it is data of no step
+        found = [replace(peak, step=min(peak.step, last)) if peak.phase == "data" else peak for peak in found]
         # Phases are not read at every step: where the mark rose in a later one, its phase is not known
         if most and most.bytes >= training.highest * (_SAME_FRAC if most.step >= training.step else 1):
             found[0] = replace(found[0], bytes=max(most.bytes, int(training.highest)))

@@ -80,3 +80,12 @@ def test_what_comes_after_a_step_is_the_next_ones_data() -> None:
         summary.add(Sample("step_end", 4, None, 4.0, {"phase/host/backward_peak_bytes": 2 * GIB}))
         summary.add(Sample("train_end", 4, None, 4.0, {"phase/host/data_peak_bytes": 2 * GIB + then_kib * KIB}))
         assert next((first.step, first.phase) for first in report_peaks(summary)) == peak
+
+
+def test_the_peak_of_a_step_that_failed_is_that_steps() -> None:
+    for phase, told_step in (("forward", 4), ("data", 3)):
+        summary = RunSummary(RunFacts(end="error", error="MemoryError", wall_s=9.0))
+        summary.add(Sample("step_end", 3, None, 3.0, {f"phase/host/{phase}_peak_bytes": GIB}))
+        summary.add(Sample("train_end", told_step, None, 4.0, {f"phase/host/{phase}_peak_bytes": 2 * GIB}))
+        summary.last_step = 3
+        assert [peak.step for peak in report_peaks(summary)] == [4]
