@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from dataclasses import asdict, replace
 from subprocess import DEVNULL
@@ -46,6 +48,8 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
             report = replace(report, advice=report.advice or tuple(may_help_after(report)))
         elif any(one.cure for one in report.leak.suspects[:1]):  # which is told, and no other helps for long
             report = replace(report, advice=())
+    if os.path.basename(ran := report.run.script) not in ("", command.name):
+        failed = f"{command.name} started it; forgather-mem plan {shlex.join((ran, *report.run.argv))}"
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
     if isinstance(failed, str):
         return _not_planned(report, failed)

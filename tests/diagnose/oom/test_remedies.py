@@ -222,3 +222,10 @@ def test_beside_a_cause_no_smaller_batch_is_named() -> None:
 
 def test_activations_of_a_training_step_are_no_cause() -> None:
     assert texts("forward", census=[replace(GRAPH, kind="activations")]) == texts("forward")
+
+
+def test_where_a_trainer_joins_what_it_keeps_a_smaller_evaluation_batch_is_not_offered() -> None:
+    facts = {"phase": "evaluate", "arguments": {"per_device_eval_batch_size": 8}, "has_metrics": True}
+    for part, offered in (("evaluation (`tensors` of nested_concat())", False), ("`rows`", True)):
+        found = texts(**facts, in_use={part: 4 * GIB}, used_bytes=7 * GIB)
+        assert ("per_device_eval_batch_size=2" in found, "prediction_loss_only=True" in found) == (offered, True)
