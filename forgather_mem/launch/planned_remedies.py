@@ -92,14 +92,15 @@ def _plan_remedies(failed: FailedTraining, training: Trainer | Script, found: Pl
     """Adds to what was found, again and again."""
     loop = OwnLoop() if isinstance(training, Script) else None
     planner = _Planner(failed, training, loop, found)
-    rows = failed.rows or planner.own.rows
+    rows, phase = failed.rows or planner.own.rows, failed.phase or found.kills[-1].phase
+    keeps_graphs = failed.keeps_graphs or planner.grows or (phase == EVALUATION and bool(failed.needless))
     failure = Failure(
         found=replace(NOBODY_SAID, where="device" if failed.on_device else "host"),
-        phase=failed.phase or found.kills[-1].phase,
+        phase=phase,
         settings=_settings(training, loop),
         batch=Batch(rows, failed.length) if rows else None,
         is_planned=True,
-        keeps_graphs=failed.keeps_graphs or planner.grows or (loop is not None and loop.keeps_graphs),
+        keeps_graphs=keeps_graphs or (loop is not None and loop.keeps_graphs),
     )
     needless = [*planner.needless_graphs(failure.phase)]
     is_known = failed.needless or failure.phase != EVALUATION  # else only a plan shows that a graph is kept

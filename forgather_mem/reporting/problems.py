@@ -316,7 +316,7 @@ def _advice_lines(report: RunReport, limit_bytes: int, basis: str | None, width:
     in_order = sorted(report.advice[: _LIMITS.advice], key=lambda advice: advice.predicted_bytes is None)
     is_planned = (basis or "").startswith("planned")
     if basis and is_planned and not any(advice.predicted_bytes is not None for advice in in_order):
-        is_planned, basis = False, f"nothing of what was planned fits{basis.removeprefix('planned')}"
+        is_planned, basis = False, f"nothing that was planned is sure to fit{basis.removeprefix('planned')}"
     if not in_order and basis:
         yield from textwrap.wrap(f"NO REMEDY KNOWN  ({basis})", width, subsequent_indent="  ")
     for at, advice in enumerate(in_order, 1):

@@ -173,6 +173,6 @@ def test_where_nothing_that_was_planned_would_have_fitted_that_is_told() -> None
     report = out_of_memory()
     report["oom"]["fit"] = "planned"
     report["advice"] = [dict(change, predicted_bytes=None) for change in report["advice"]]
-    assert "\nMAY HELP  (nothing of what was planned fits)\n" in text_of(report)
+    assert "\nMAY HELP  (nothing that was planned is sure to fit)\n" in text_of(report)
     report["advice"], report["oom"]["fit"] = [], "planned, 60 s were not enough for all"
-    assert "NO REMEDY KNOWN  (nothing of what was planned fits, 60 s were" in text_of(report)
+    assert "NO REMEDY KNOWN  (nothing that was planned is sure to fit, 60 s were" in text_of(report)

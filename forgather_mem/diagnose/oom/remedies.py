@@ -127,8 +127,9 @@ def _shorter(failure: Failure) -> Iterator[Change]:
 def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     results = sum(size for part, size in failure.in_use.items() if part.startswith("evaluation ("))
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
-    grows = any(held.grows and failure.is_much(held, WHEN.held_frac) for held in failure.census)
-    if grows or joins or failure.functions == PREDICTS:
+    kept = (held for held in failure.census if held.grows or held.kind == "earlier")
+    keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
+    if keeps or joins or failure.functions == PREDICTS:
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     for at in range(1, rows.bit_length()):

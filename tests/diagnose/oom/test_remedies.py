@@ -229,3 +229,9 @@ def test_where_a_trainer_joins_what_it_keeps_a_smaller_evaluation_batch_is_not_o
     for part, offered in (("evaluation (`tensors` of nested_concat())", False), ("`rows`", True)):
         found = texts(**facts, in_use={part: 4 * GIB}, used_bytes=7 * GIB)
         assert ("per_device_eval_batch_size=2" in found, "prediction_loss_only=True" in found) == (offered, True)
+
+
+def test_where_graphs_are_kept_a_smaller_evaluation_batch_is_not_offered() -> None:
+    held = Holding(name="`val_loss`", kind="earlier", num_bytes=4 * GIB, num_passes=25)
+    found = texts("evaluate", census=[held], used_bytes=7 * GIB)
+    assert not [text for text in found if "eval_batch_size" in text]
