@@ -149,8 +149,7 @@ class RingWriter:
 
     def phase(self, phase: str) -> None:
         """Another phase begins in the same step: one byte of the state changes, its time stays."""
-        if self._forks == FORKS.number:
-            self._put(self._phase_at, _PHASE_BYTE.get(phase, b"\0"), self._looked_s)
+        self._put(self._phase_at, _PHASE_BYTE.get(phase, b"\0"), self._looked_s)
 
     def sample(
         self,
@@ -163,8 +162,6 @@ class RingWriter:
         device: int | None = None,
     ) -> None:
         """Write a record. A size missing from `values` keeps its last value."""
-        if self._forks != FORKS.number:
-            return
         self._samples = number = self._samples + 1
         self._values = known = tuple(map(values.get, NAMES, self._values))
         time_s = _time() if time_s is None else time_s
@@ -174,8 +171,6 @@ class RingWriter:
 
     def note(self, kind: str, step: int, text: str) -> None:
         """Write a finding; a long text is truncated."""
-        if self._forks != FORKS.number:
-            return
         data = b""
         for size in (NOTE_BYTES, NOTE_BYTES // 16):  # a character takes up to twelve bytes
             data = json.dumps({"kind": kind[:40], "step": step, "text": text[:size]}).encode()
@@ -195,6 +190,8 @@ class RingWriter:
             close_own(file, self._inode)
 
     def _put(self, at: int, data: bytes, now_s: float) -> None:
+        if self._forks != FORKS.number:  # a forked child, or closed
+            return
         try:
             if identity(self._file) != self._inode:  # our descriptor was closed, and its number may be another file's
                 raise OSError(errno.EBADF, "somebody has closed the file")
