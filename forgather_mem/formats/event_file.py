@@ -69,7 +69,10 @@ class EventFile:
 
     def _next_file(self) -> tuple[Path, bytes]:
         self._begun()
-        return _new_path(self._folder), frame(file_version_payload(time.time()), self._checksum)
+        stem, number = f"{OURS}.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}", 0
+        while (path := self._folder / f"{stem}.{number}").exists():
+            number += 1
+        return path, frame(file_version_payload(time.time()), self._checksum)
 
 
 def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
@@ -80,14 +83,6 @@ def frame(payload: bytes, checksum: Callable[[bytes], int]) -> bytes:
 
 def _masked(crc: int) -> int:
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
-
-
-def _new_path(folder: Path) -> Path:
-    stem = f"{OURS}.{int(time.time()):010d}.{socket.gethostname()}.{os.getpid()}"
-    number = 0
-    while (path := folder / f"{stem}.{number}").exists():
-        number += 1
-    return path
 
 
 def payloads(file: BinaryIO) -> Iterator[bytes]:
@@ -151,10 +146,9 @@ class StockWriter:
         """Whether an event is worth building now; if not, counts it as dropped."""
         if os.getpid() != self._pid:
             return False
-        if self._writer is not None or (time.monotonic() >= self._losses.retry_at and self._open()):
-            return True
-        self._losses.dropped += 1
-        return False
+        ready = self._writer is not None or (time.monotonic() >= self._losses.retry_at and self._open())
+        self._losses.dropped += not ready
+        return ready
 
     def add(self, payload: bytes) -> bool:
         """Pass one event on, after `ready()`; returns whether the writer took it."""
