@@ -75,11 +75,6 @@ class Side:
         return self.leak is not None or all(one.leak.verdict in ("no leak", "copied pages") for one in self.reports)
 
     @property
-    def is_counted(self) -> bool:
-        """Whether activations were counted, and not only read as a rise of resident memory."""
-        return all(report.host.activations_bytes for report in self.reports)
-
-    @property
     def knows_model(self) -> bool:
         """Whether the sizes of the model and the optimizer's state were read: not in a run of less than 10 steps."""
         return all(report.breakdown.parameters for report in self.reports)
@@ -132,7 +127,8 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     """Each measured size that both sides have."""
     if before.is_plan or after.is_plan:
         return []
-    counted = place == "host" and before.is_counted and after.is_counted
+    # Activations were counted, not only read as a rise of resident memory
+    counted = place == "host" and all(one.host.activations_bytes for one in (*before.reports, *after.reports))
     olds, news = before.sizes(place, counted), after.sizes(place, counted)
     # Of a side that does not know its model it is in what is held, and in the rest
     without = () if before.knows_model == after.knows_model else (*_EXACT_PARTS, HELD, "other")
