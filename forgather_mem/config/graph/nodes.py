@@ -337,30 +337,22 @@ def built_of(value: Value) -> str:
 
 
 def in_a_line(value: Value) -> str:
-    """A scalar, or what a node is."""
-    if isinstance(value, Node):
-        return _described(value)
-    return repr(shortened_text(value, SHOWN.value)) if isinstance(value, str) else _text(value)
+    """A scalar, or what a node is.
 
-
-def _described(node: Node) -> str:
-    """Describes a node in one line.
-
-    >>> _described(CallNode(mark=0, kind="factory", constructor="random:Random", name="dice"))
+    >>> in_a_line(CallNode(mark=0, kind="factory", constructor="random:Random", name="dice"))
     '!factory:random:Random @dice'
     """
-    name = f" @{node.name}" if node.name else ""
-    if isinstance(node, CallNode):
-        return shortened_text(f"!{node.kind}:{node.constructor}{name}", SHOWN.value)
-    if isinstance(node, VarNode):
-        return shortened_text(f"!var {node.variable}", SHOWN.value)
-    assert isinstance(node, ListNode | DictNode)
-    if node.form:
-        return f"!{node.form}{shortened_text(name)}"
-    return f"list of {len(node.items)}" if isinstance(node, ListNode) else f"mapping of {len(node.entries)}"
-
-
-def _text(value: Value) -> str:
+    if isinstance(value, str):
+        return repr(shortened_text(value, SHOWN.value))
+    name = f" @{value.name}" if isinstance(value, Node) and value.name else ""
+    if isinstance(value, CallNode):
+        return shortened_text(f"!{value.kind}:{value.constructor}{name}", SHOWN.value)
+    if isinstance(value, VarNode):
+        return shortened_text(f"!var {value.variable}", SHOWN.value)
+    if isinstance(value, ListNode | DictNode):
+        if value.form:
+            return f"!{value.form}{shortened_text(name)}"
+        return f"list of {len(value.items)}" if isinstance(value, ListNode) else f"mapping of {len(value.entries)}"
     from yaml.representer import SafeRepresenter  # the policy needs no YAML
 
     return str(SafeRepresenter.yaml_representers[type(value)](SafeRepresenter(), value).value)
