@@ -72,8 +72,7 @@ def _marking(function: Callable[..., object], *, whole: bool = False) -> Callabl
     return run
 
 
-@pass_environment
-def _indent(sandbox: Sandbox, value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> object:
+def _indent(value: object, width: int | str = 4, first: bool = False, blank: bool = False) -> object:
     indent = width if isinstance(width, str) else " " * width
     if isinstance(value, TaintedStr):
         return value.indented(indent, first, blank)
