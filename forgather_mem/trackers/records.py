@@ -167,12 +167,12 @@ class BatchMemoryProfiler:
         if not self.enabled:
             return
         span, first = self._relay.next()
-        self._passes.setdefault(name, _Passes(name)).add(span, first)
+        self._passes.setdefault(name, _Passes()).add(span, first)
 
     def print_summary(self) -> None:
         """Print a table: the last memory held, the mean change and the highest peak of each checkpoint."""
         if self.enabled:
-            rows = [passes.row() for passes in self._passes.values()]
+            rows = [passes.row(name) for name, passes in self._passes.items()]
             self.say(checkpoint_table("Memory by checkpoint, MB", rows) if rows else "Memory: no checkpoints")
 
     def to_dict(self) -> dict[str, Any]:
@@ -204,8 +204,7 @@ class _Passes:
     from the last memory less all changes to the last memory, with the highest peak.
     """
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._times = 0
         self._places: dict[str, tuple[int, Span]] = {}
 
@@ -221,10 +220,10 @@ class _Passes:
                 whole = Span(start_bytes=end - changed, end_bytes=end, peak_bytes=peak, exact=exact)
                 self._places[place] = changes + (not first), whole
 
-    def row(self) -> Checkpoint:
+    def row(self, name: str) -> Checkpoint:
         spans = {place: self._mean(place) for place in self._places}
         first = not self._places["cpu"][0]
-        return Checkpoint(name=self._name, host=spans["cpu"], device=spans.get("gpu"), first=first, times=self._times)
+        return Checkpoint(name=name, host=spans["cpu"], device=spans.get("gpu"), first=first, times=self._times)
 
     def to_dict(self) -> dict[str, float]:
         values: dict[str, float] = {"times": self._times}
