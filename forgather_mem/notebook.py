@@ -161,11 +161,9 @@ def _rows(rows: list[Alive], sign: str = "") -> Iterator[str]:
 
 def _release(shell: InteractiveShell, names: list[str]) -> Iterator[str]:
     before = usage_now()
-    known = (
-        {name for name, _ in _kept(shell)}
-        | {_OUT}
-        | ({_ERROR} if getattr(sys, "last_value", None) is not None else set())
-    )
+    known = {_OUT, *(name for name, _ in _kept(shell))}
+    if getattr(sys, "last_value", None) is not None:
+        known.add(_ERROR)
     for name in names:
         if name not in known:
             hint = did_you_mean(name, known)

@@ -18,6 +18,7 @@ os.environ.pop("PWD", None)
 os.environ.pop("TENSORBOARD_LOGGING_DIR", None)
 
 from forgather_mem.config.rendering import stranger
+from forgather_mem.telemetry import run_session
 from tests.alone import REPORTS, AloneFiles, is_alone, write
 from tests.fresh import IN_CHILD, FreshProcesses, has_autograd_threads
 from tests.frozen_heap import forget, freeze
@@ -187,6 +188,14 @@ def _skip_without_device() -> None:
 
     if not torch.cuda.is_available():
         pytest.skip("needs an accelerator; `make device` runs it on a machine that has one")
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a run that has begun."""
+    monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
+    run_session.make_notes(str(tmp_path))
+    return tmp_path
 
 
 @pytest.fixture

@@ -127,10 +127,8 @@ class Accounts(dict[type, _Account | None]):
             account = (lambda _, default: 200.0), lambda _: [], storages_of
         elif kind in WRITTEN:
             account = (lambda part, default: default + _written(part)), gc.get_referents, None
-        elif kind in _LED_TO:
-            account = sys.getsizeof, _LED_TO[kind], None
-        elif issubclass(kind, dict):
-            account = sys.getsizeof, _entries, None
+        elif kind in _LED_TO or issubclass(kind, dict):
+            account = sys.getsizeof, _LED_TO.get(kind, _entries), None
         elif issubclass(kind, threading.Thread):
             account = sys.getsizeof, lambda thread: gc.get_referents(thread) + _variables_of_thread(thread), None
         elif own is not _alone and is_array_class(kind):

@@ -28,29 +28,21 @@ def ended_process(num_bytes: int) -> int:
     os._exit(0)
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run that waits."""
-    monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
-    run_session.make_notes(str(tmp_path))
-    return tmp_path
-
-
 @pytest.mark.fresh
-def test_the_larger_of_two_processes_is_the_one_that_is_told_of(folder: Path) -> None:
+def test_the_larger_of_two_processes_is_the_one_that_is_told_of(session: Path) -> None:
     sizes = []
     for mib in (32, 128, 32):
         ended_process(mib * 2**20)
-        report, _ = read_report(folder / FILE_NAME)
+        report, _ = read_report(session / FILE_NAME)
         sizes.append(report.host.rss_peak_bytes)
     assert sizes[1] - sizes[0] == pytest.approx(96 * 2**20, rel=0.1)
     assert sizes[2] == sizes[1]
-    assert read_run(folder)["run"]["end"] == "finished"
-    assert run_session.noted(str(folder), run_session.TORCH)
+    assert read_run(session)["run"]["end"] == "finished"
+    assert run_session.noted(str(session), run_session.TORCH)
 
 
 @pytest.mark.fresh
-def test_a_process_of_a_training_leaves_the_report_to_that(folder: Path) -> None:
-    run_session.register(str(folder / "training"), "ring.rank0")
+def test_a_process_of_a_training_leaves_the_report_to_that(session: Path) -> None:
+    run_session.register(str(session / "training"), "ring.rank0")
     ended_process(2**20)
-    assert not (folder / FILE_NAME).exists()
+    assert not (session / FILE_NAME).exists()

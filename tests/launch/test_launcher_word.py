@@ -12,17 +12,11 @@ from forgather_mem.reporting.ranks import LauncherWord
 from forgather_mem.telemetry import run_session
 
 
-@pytest.fixture
-def _session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_session.make_notes(str(tmp_path))
-    monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
-
-
 def failure(rank: int, code: int) -> ProcessFailure:
     return ProcessFailure(local_rank=rank, pid=100 + rank, exitcode=code, error_file="<N/A>")
 
 
-@pytest.mark.usefixtures("_session")
+@pytest.mark.usefixtures("session")
 def test_the_exit_of_each_rank_that_failed_is_known_in_the_parent(tmp_path: Path) -> None:
     note_word(ChildFailedError("train.py", {11: failure(3, -9), 8: failure(0, 1)}))
     word = word_of(str(tmp_path))
@@ -31,19 +25,19 @@ def test_the_exit_of_each_rank_that_failed_is_known_in_the_parent(tmp_path: Path
     assert word.asked is None
 
 
-@pytest.mark.usefixtures("_session")
+@pytest.mark.usefixtures("session")
 def test_the_signal_that_asked_the_launcher_to_end_is_known_in_the_parent(tmp_path: Path) -> None:
     note_word(SignalException("Process 7 got signal: 15", signal.SIGTERM))
     assert word_of(str(tmp_path)) == LauncherWord({}, 15)
 
 
-@pytest.mark.usefixtures("_session")
+@pytest.mark.usefixtures("session")
 def test_any_other_error_tells_nothing_of_ranks(tmp_path: Path) -> None:
     note_word(ValueError("no such option"))
     assert word_of(str(tmp_path)) == word_of(None) == LauncherWord()
 
 
-@pytest.mark.usefixtures("_session")
+@pytest.mark.usefixtures("session")
 def test_what_somebody_else_wrote_into_the_notes_is_no_word(tmp_path: Path) -> None:
     with (tmp_path / run_session.NOTES).open("a") as notes:
         notes.write("ranks failed\tnone:of:this 1:2 9999999:1:1\nranks asked\t-1\n")

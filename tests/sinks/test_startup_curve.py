@@ -15,13 +15,6 @@ from forgather_mem.telemetry import run_session
 from forgather_mem.units import MIB
 
 
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    run_session.make_notes(str(tmp_path))
-    monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
-    return tmp_path
-
-
 def looked_at(folder: Path, pid: int, *sizes: int) -> None:
     ring = RingWriter(folder / run_session.WAITING_RING, {"pid": pid})
     for size in sizes:

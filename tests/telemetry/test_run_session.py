@@ -29,14 +29,6 @@ def test_the_rank_is_what_a_launcher_says_and_0_where_it_says_nothing(
     assert run_session.rank_and_size() == expected
 
 
-@pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a run that has begun."""
-    monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
-    run_session.make_notes(str(tmp_path))
-    return tmp_path
-
-
 def test_a_folder_is_a_runs_only_from_its_beginning_to_its_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(run_session.FOLDER, str(tmp_path))
     assert run_session.folder() is None
