@@ -70,6 +70,10 @@ CELLS = {
     "led to": "def close(big): return lambda: big\ndef each():\n    held = torch.ones(2**21)\n    yield 1\n"
     "seen = [types.SimpleNamespace(x=torch.ones(2**19, requires_grad=True).exp())]\n"
     "closed, pieces, some = close(torch.ones(2**20)), each(), {torch.ones(2**17)}; next(pieces)\n%forgather_mem",
+    "wrap": "from forgather_mem.callbacks.trainer.method_patches import MethodPatches\nclass Job:\n"
+    "    def train(self): raise ValueError('diverged')\n"
+    "job = Job(); MethodPatches().wrap(job, 'train', lambda call, *_: call()); job.train()",
+    "release wrapped": "%forgather_mem release error job",
     "unload": "%unload_ext forgather_mem",
     "unloaded": "print('forgather_mem' in get_ipython().magics_manager.magics['line'])",
 }
@@ -120,6 +124,10 @@ def test_releasing_the_error_frees_what_its_frames_held(printed: dict[str, str])
     assert printed["left"] == "0 False [4]\n"
     assert printed["variable works"] == "2.0\n"
     assert printed["variable left"] == "False\n"  # a variable of that name
+
+
+def test_a_method_that_we_had_wrapped_keeps_nothing_of_the_error(printed: dict[str, str]) -> None:
+    assert printed["release wrapped"].endswith("let go of error, job\n")
 
 
 def test_a_result_that_a_variable_holds_is_not_gone_and_that_is_said(printed: dict[str, str]) -> None:

@@ -50,6 +50,9 @@ def entries(trace: TracebackType | None) -> Iterator[TracebackType]:
 def drop_frames(*errors: BaseException, handled: BaseException | None = None) -> int:
     """Clears the local variables of the finished frames that these errors and their chains keep alive.
 
+    Each frame of a traceback keeps those that called it: also what has ended above the handler, and what was taken out
+    of the traceback, as wrappers are.
+
     The traceback stays: files, lines and names print as before; a debugger finds no variables. Functions that
     still run, and generators and coroutines waiting to be resumed, keep theirs (`traceback.clear_frames` ends the
     latter).
@@ -66,8 +69,11 @@ def drop_frames(*errors: BaseException, handled: BaseException | None = None) ->
     for error in errors:
         for link in chain(error, suppressed=True):
             for part in entries(link.__traceback__ if id(link) not in left_alone else None):
-                if id(part.tb_frame) not in emptied and _empty(part.tb_frame):
-                    emptied.add(id(part.tb_frame))
+                frame: FrameType | None = part.tb_frame
+                # What a running frame was called by runs, too
+                while frame is not None and id(frame) not in emptied and _empty(frame):
+                    emptied.add(id(frame))
+                    frame = frame.f_back
     return len(emptied)
 
 

@@ -167,6 +167,7 @@ class _CallPatch:
             except BaseException as error:
                 # The traceback is as without us: a bare `raise` adds no entry for this frame again
                 error.__traceback__ = without_frames(error.__traceback__, __file__)
+                del module, arguments, keywords
                 raise
 
         self._ours = cls.__call__ = __call__  # type: ignore[method-assign]

@@ -90,8 +90,11 @@ def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
         if in_traced_code():
             return function(*arguments, **keywords)
-        with _Fenced(functools.partial(around, arguments, keywords) if sees else around):
-            return function(*arguments, **keywords)
+        try:
+            with _Fenced(functools.partial(around, arguments, keywords) if sees else around):
+                return function(*arguments, **keywords)
+        finally:
+            del arguments, keywords
 
     return call
 
@@ -107,22 +110,32 @@ def in_traced_code() -> bool:
 
 def _coroutine(function: Callable[P, Awaitable[R]], around: Around) -> Callable[P, Awaitable[R]]:
     async def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        with _Fenced(around):
-            return await function(*arguments, **keywords)
+        try:
+            with _Fenced(around):
+                return await function(*arguments, **keywords)
+        finally:
+            del arguments, keywords
 
     return call
 
 
 def _generator(function: Callable[P, Generator[T, S, R]], around: Around) -> Callable[P, Generator[T, S, R]]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> Generator[T, S, R]:
-        with _Fenced(around):
-            return (yield from function(*arguments, **keywords))
+        try:
+            with _Fenced(around):
+                return (yield from function(*arguments, **keywords))
+        finally:
+            del arguments, keywords
 
     return call
 
 
 def without_frames(trace: TracebackType | None, path: str) -> TracebackType | None:
-    """The traceback from the first frame that is not of this file or folder; all of it if there is no other."""
+    """The traceback from the first frame that is not of this file or folder; all of it if there is no other.
+
+    The other frames keep those left out alive, and nobody finds these to clear them: so they let go of what they were
+    called with before they raise.
+    """
     rest = trace
     while rest is not None and rest.tb_frame.f_code.co_filename.startswith(path):
         rest = rest.tb_next

@@ -40,6 +40,16 @@ def test_the_variables_of_failed_calls_go_although_the_error_is_kept() -> None:
     assert alive(watched) == 0
 
 
+def test_what_called_the_handler_and_has_ended_goes_too() -> None:
+    def call(big: Big) -> tuple[ValueError, weakref.ref[Big]]:
+        return caught([]), weakref.ref(big)
+
+    kept, watched = call(Big())
+    assert alive([watched]) == 1  # `caught`'s frame keeps that of `call`
+    drop_frames(kept)
+    assert alive([watched]) == 0
+
+
 def test_the_traceback_prints_as_before() -> None:
     kept = caught([])
     before = "".join(traceback.format_exception(kept))

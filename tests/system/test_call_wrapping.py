@@ -7,7 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import inspect
+import traceback
+import weakref
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -34,6 +37,10 @@ def noted() -> Iterator[None]:
         happened.append(type(error).__name__)
         raise
     happened.append("end")
+
+
+class Zero(float):
+    """One that can be watched."""
 
 
 def function(number: int) -> int:
@@ -106,7 +113,12 @@ def test_a_context_that_fails_is_no_failure_of_the_call(kind: Callable[..., Any]
 
 @pytest.mark.parametrize("kind", CALLS, ids=lambda kind: kind.__name__)
 def test_the_traceback_of_a_failing_call_is_as_without_a_context(kind: Callable[..., Any]) -> None:
+    zeros = [Zero()]
+    gone = weakref.ref(zeros[0])
     with pytest.raises(ZeroDivisionError) as caught:
-        CALLS[kind](around_calls(kind, noted)(0))
+        CALLS[kind](around_calls(kind, noted)(zeros.pop()))
     assert call_wrapping.__file__ not in [str(entry.path) for entry in caught.traceback]
     assert happened[0] == "begin"
+    traceback.clear_frames(caught.tb)
+    gc.collect()
+    assert gone() is None, "the frame that is not in the traceback keeps its argument"

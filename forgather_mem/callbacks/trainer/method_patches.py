@@ -96,7 +96,7 @@ class MethodPatch:
             if not ours or self.fence is None or not self.fence.keeps(self.name, error):  # type: ignore[arg-type]
                 # A bare `raise` does not add an entry for this frame again: the traceback looks as if unwrapped
                 error.__traceback__ = without_ours(error.__traceback__)
-                del theirs  # no cycle
+                del theirs, call, arguments, keywords  # no cycle; and nobody finds this frame to clear it
                 raise
         if theirs is None:
             return call.result if call.done else call.method(*arguments, **keywords)
@@ -104,7 +104,7 @@ class MethodPatch:
         try:
             raise theirs
         finally:
-            del theirs
+            del theirs, call, arguments, keywords
 
     @property
     def __signature__(self) -> inspect.Signature:
@@ -177,6 +177,7 @@ class _Call:
         except BaseException as error:
             self.error = error
             error.__traceback__ = without_ours(error.__traceback__)
+            del self, arguments, keywords
             raise
         self.done = True
         return self.result
@@ -208,6 +209,7 @@ def call_when_made(trainers: type, call: Callable[[Any], None]) -> None:
             construct(self, *arguments, **keywords)
         except BaseException as error:
             error.__traceback__ = without_ours(error.__traceback__)
+            del self, arguments, keywords
             raise
         FailureGuard().call("run", call, self)
 

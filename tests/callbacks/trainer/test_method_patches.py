@@ -1,6 +1,8 @@
 """What stands around a method leaves no trace in an error that passes through it."""
 
+import gc
 import traceback
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -43,6 +45,20 @@ def test_the_traceback_is_as_without_us() -> None:
     wrapped.wrap(trainer, "train", around)
     assert [name for _, name, _ in before] == ["told_by", "train", "step"]
     assert told_by(trainer) == before
+
+
+def test_an_error_whose_frames_were_cleared_keeps_no_trainer() -> None:
+    trainer = Trainer()
+    wrapped = MethodPatches()
+    wrapped.wrap(trainer, "step", around)
+    wrapped.wrap(trainer, "train", around)
+    with pytest.raises(ValueError) as caught:
+        trainer.train()
+    traceback.clear_frames(caught.tb)
+    gone = weakref.ref(trainer)
+    del trainer
+    gc.collect()
+    assert gone() is None
 
 
 def test_an_error_that_is_ours_alone_keeps_its_place() -> None:
