@@ -195,8 +195,7 @@ class ObservedLoop:
     # ---- what they tell ----
 
     def _optimizer_begins(self, events: LoopEvents) -> None:
-        if self._in_evaluation:
-            self._evaluation_ends(events)
+        self._end_evaluation(events)
         self._step_begins(events)
         if events.is_quiet or (self._rounds.in_round and events.phases.current != "backward"):  # no new gradients
             events.phases.turn("optimizer", BEFORE_FORWARD)
@@ -222,8 +221,7 @@ class ObservedLoop:
         events = self._events or self._begin()
         if events is None or not self._tells(events) or self._rounds.optimizers or _thread() != self._thread:
             return
-        if self._in_evaluation:
-            self._evaluation_ends(events)
+        self._end_evaluation(events)
         self._step_begins(events)
         events.optimizer_begins()
         self._step_ends(events, num_steps)
@@ -260,8 +258,7 @@ class ObservedLoop:
                 events.fire("prediction_step", batches_begun=self._num_batches + 1)
             self._num_batches += 1
             return
-        if self._in_evaluation:
-            self._evaluation_ends(events)
+        self._end_evaluation(events)
         if not trains:
             if self._in_step:
                 events.enter("forward")
@@ -319,10 +316,11 @@ class ObservedLoop:
                 events.leave("data")
                 events.fire("step_begin")
 
-    def _evaluation_ends(self, events: LoopEvents) -> None:
-        self._in_evaluation = False
-        events.leave("evaluate")
-        events.fire("evaluate", metrics={})
+    def _end_evaluation(self, events: LoopEvents) -> None:
+        if self._in_evaluation:
+            self._in_evaluation = False
+            events.leave("evaluate")
+            events.fire("evaluate", metrics={})
 
     def _note_accumulation(self, events: LoopEvents) -> None:
         run = events.run()
