@@ -191,8 +191,7 @@ def watch(
 
     with PREPARATION:
         callbacks = [] if run_session.is_off() else load_callbacks(template, **options)
-    arguments = default_arguments()
-    arguments.output_dir = None if output_dir is None else os.fspath(output_dir)
+    arguments = default_arguments(None if output_dir is None else os.fspath(output_dir))
     loop = ObservedLoop(arguments, lambda: callbacks)
     if run_session.is_off():
         loop.close()

@@ -8,7 +8,6 @@ import atexit
 import logging
 import os
 import signal
-import socket
 import sys
 import tempfile
 import time
@@ -20,6 +19,7 @@ from typing import IO
 
 from tests.fresh import IN_CHILD, end
 from tests.frozen_heap import freeze
+from tests.programs import free_port
 
 SCRIPTS = Path(sys.executable).parent  # of the environment: forgather-mem, torchrun
 
@@ -60,10 +60,7 @@ def on_ranks(
     script: Path, arguments: Sequence[str], folder: Path, environment: Mapping[str, str], num_ranks: int = 2
 ) -> list[tuple[int, str, str]]:
     """The script on so many ranks, as a launcher would have started it; what `wait` gives of each."""
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port)}
+    shared = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(free_port())}
     sizes = {"WORLD_SIZE": str(num_ranks), "LOCAL_WORLD_SIZE": str(num_ranks)}
     started = [
         Forked(

@@ -3,6 +3,7 @@
 import contextlib
 import gc
 import os
+import socket
 import subprocess
 import sys
 import textwrap
@@ -20,6 +21,12 @@ def printed_by(code: str, *arguments: object, folder: Path = ROOT, **environment
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        return int(listening.getsockname()[1])
 
 
 @contextlib.contextmanager

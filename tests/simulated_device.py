@@ -121,9 +121,7 @@ def simulated_devices(monkeypatch: pytest.MonkeyPatch, number: int) -> Iterator[
     """torch answers as if so many devices were there; the first is the current one."""
     devices = [SimulatedDevice(index) for index in range(number)]
     first = devices[0]
-    caches = (
-        allocator._accelerator_kind, allocator._allocator, peak_windows.peaks_of,
-    )  # fmt: skip
+    caches = allocator._accelerator_kind, allocator._allocator, peak_windows.peaks_of
 
     def segments(mempool_id: object = None, include_traces: bool = True) -> list[dict[str, object]]:
         return [one for device in devices for one in device.segments(mempool_id, include_traces)]

@@ -192,10 +192,11 @@ def _observed_loop() -> ObservedLoop:
     from forgather_mem.system.time_budget import PREPARATION
 
     with PREPARATION:
-        from forgather_mem.launch.watching import arguments_of_run, callbacks_of_run
+        from forgather_mem.launch.watching import callbacks_of_run, output_folder
         from forgather_mem.loops.observed import LOOPS, ObservedLoop
+        from forgather_mem.loops.state import default_arguments
 
-    loop = ObservedLoop(arguments_of_run(), callbacks_of_run, gives_way=True)
+    loop = ObservedLoop(default_arguments(output_folder()), callbacks_of_run, gives_way=True)
     LOOPS.add(loop)
     return loop
 

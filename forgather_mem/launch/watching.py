@@ -74,14 +74,7 @@ def ask_for_looks() -> None:
     """In a thread of a process without torch: look at it from time to time, until it ends."""
     from forgather_mem.loops.by_time import Looks
 
-    Looks(arguments_of_run(), callbacks_of_run).ask()
-
-
-def arguments_of_run() -> object:
-    """Of a training without any: our folder, and the ranks set by a launcher."""
-    arguments = default_arguments()
-    arguments.output_dir = output_folder()
-    return arguments
+    Looks(default_arguments(output_folder()), callbacks_of_run).ask()
 
 
 def template_and_options() -> tuple[str, dict[str, Any]]:

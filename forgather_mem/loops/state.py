@@ -55,8 +55,8 @@ def new_state(args: object) -> TrainerState:
     return state
 
 
-def default_arguments() -> SimpleNamespace:
-    """Arguments for a loop without any: no folder, and the ranks."""
+def default_arguments(output_dir: str | None = None) -> SimpleNamespace:
+    """Arguments for a loop without any: this folder, or none, and the ranks set by a launcher."""
     rank, world_size = rank_and_size()
     local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    return SimpleNamespace(output_dir=None, process_index=rank, world_size=world_size, local_rank=local_rank)
+    return SimpleNamespace(output_dir=output_dir, process_index=rank, world_size=world_size, local_rank=local_rank)

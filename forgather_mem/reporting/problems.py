@@ -61,7 +61,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
             lines.append("  held by   not looked for: the run ended first; a longer run names it")
         return lines
     # Of what runs still, or was killed, what came since the last look is an estimate
-    about = "about " * (report.run.end in (None, "killed", "interrupted") and not report.host.allocated_end_bytes)
+    about = "about " * (not report.host.allocated_end_bytes and report.run.end in (None, "killed", "interrupted"))
     lines += ["", *_suspect_lines(leak.suspects[0], width, leak, about)]
     if len(leak.suspects) > 1:
         others = []

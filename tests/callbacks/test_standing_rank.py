@@ -3,7 +3,6 @@
 import logging
 import os
 import signal
-import socket
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +18,7 @@ import torch.distributed as dist
 from forgather_mem import Every, Rule, TrainingLoop
 from forgather_mem.callbacks import MemoryAlert, MemoryCallback, ScheduledGarbageCollector, TBMemoryLogger
 from forgather_mem.telemetry.records import Moment, Sample
+from tests.programs import free_port
 
 pytestmark = pytest.mark.fresh
 LIMIT_S = 60.0  # for what takes a second
@@ -70,9 +70,7 @@ def write(path: Path, text: str) -> None:
 @contextmanager
 def two_ranks(folder: Path, body: Callable[[int], None]) -> Iterator[list[int]]:
     """Both ranks in forks of this process; rank 0 keeps the store. What a rank logs stands in `log<rank>`."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        address = f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    address = f"tcp://127.0.0.1:{free_port()}"
     pids = []
     for rank in (0, 1):
         pid = os.fork()

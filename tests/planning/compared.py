@@ -10,6 +10,25 @@ from forgather_mem.planning.result import Plan
 from tests.planning.counted import Counted
 
 
+def plain_step(
+    call: Callable[[torch.Tensor], torch.Tensor],
+    optimizer: torch.optim.Optimizer,
+    loss: Callable[[torch.Tensor], torch.Tensor] = torch.sum,
+) -> Callable[[torch.Tensor], None]:
+    """The step of most loops."""
+
+    def step(batch: torch.Tensor) -> None:
+        loss(call(batch)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def mean_square(given: torch.Tensor) -> torch.Tensor:
+    return given.square().mean()
+
+
 def compared(
     step: Callable[[torch.Tensor], object], model: object, optimizer: object, batch: torch.Tensor, *held: torch.Tensor,
     steps: int = 5, rel: float = 0.001,

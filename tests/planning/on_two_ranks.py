@@ -18,6 +18,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from transformers import LlamaConfig, LlamaForCausalLM, Trainer
 
+from tests.planning.compared import mean_square, plain_step
 from tests.planning.counted import Counted
 from tests.training import VOCABULARY, Tokens, make_trainer
 
@@ -60,13 +61,7 @@ def loop_of(way: str) -> tuple[Callable[[torch.Tensor], None], nn.Module, torch.
     else:
         model = DistributedDataParallel(model, gradient_as_bucket_view=way == "ddp views", bucket_cap_mb=1)
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step, model, optimizer, torch.zeros(16, 256)
+    return plain_step(model, optimizer, mean_square), model, optimizer, torch.zeros(16, 256)
 
 
 def shard_on_the_host(trainer: Trainer) -> None:

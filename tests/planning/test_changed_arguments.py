@@ -14,6 +14,7 @@ from transformers import TrainingArguments
 import forgather_mem
 from forgather_mem import PlanError
 from forgather_mem.planning.trainer import apply_changes
+from tests.planning.compared import plain_step
 from tests.training import make_trainer
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
@@ -87,10 +88,7 @@ def test_several_processes_are_refused(tmp_path: Path) -> None:
 def test_on_a_device_an_optimizer_makes_copies_of_all_tensors() -> None:
     model = nn.Sequential(*[nn.Linear(64, 64, bias=False) for _ in range(8)])
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).sum().backward()
-        optimizer.step()
+    step = plain_step(model, optimizer)
 
     def stepping(on_device: bool) -> int:
         plan = forgather_mem.plan(step, model, optimizer, torch.zeros(1, 64), on_device=on_device)

@@ -10,6 +10,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 import forgather_mem
 from forgather_mem.planning.isolation.child import in_a_child
 from forgather_mem.planning.model import notes_on
+from tests.planning.compared import plain_step
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -130,12 +131,7 @@ def test_a_model_larger_than_this_machine_is_planned() -> None:
     with torch.device("meta"):
         model = nn.Linear(2**17, 2**17, bias=False)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).sum().backward()
-        optimizer.step()
-
-    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(1, 2**17))
+    plan = forgather_mem.plan(plain_step(model, optimizer), model, optimizer, torch.zeros(1, 2**17))
     assert plan.parts["parameters"] == plan.parts["gradients"] == 2**36
     assert plan.parts["optimizer"] == pytest.approx(2 * 2**36)
 
@@ -209,12 +205,7 @@ def test_an_optimizer_in_the_hooks_of_parameters_steps() -> None:
 def test_an_optimizer_that_never_steps_makes_it_a_lower_bound() -> None:
     model, other = nn.Linear(8, 8), nn.Linear(8, 8)
     optimizers = [torch.optim.SGD(part.parameters()) for part in (model, other)]
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).sum().backward()
-        optimizers[0].step()
-
-    plan = forgather_mem.plan(step, model, optimizers, torch.zeros(8, 8))
+    plan = forgather_mem.plan(plain_step(model, optimizers[0]), model, optimizers, torch.zeros(8, 8))
     assert plan.notes == ("Not in the plan is what comes after 64 batches: SGD has not stepped.",)
     assert str(plan).startswith("Peak at least ")
 
@@ -234,11 +225,7 @@ def test_a_distribution_is_not_asked_whether_it_is_one() -> None:
 def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> None:
     model = nn.LSTM(8, 8)
     optimizer = torch.optim.SGD(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch)[0].sum().backward()
-        optimizer.step()
-
+    step = plain_step(lambda batch: model(batch)[0], optimizer)
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8), on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)

@@ -16,7 +16,7 @@ import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.storage_log import StorageLog
-from tests.planning.compared import compared
+from tests.planning.compared import compared, mean_square, plain_step
 
 pytestmark = pytest.mark.alone(forked=True)  # a plan counts what other tests have left alive
 
@@ -194,13 +194,7 @@ def test_a_sparse_gradient_has_a_row_for_each_token(optimizer: type[torch.optim.
     model = torch.nn.Embedding(5000, 32, sparse=True)
     stepping = optimizer(model.parameters(), lr=0.1)  # type: ignore[call-arg]
     tokens = torch.arange(512).view(8, 64)
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).square().mean().backward()
-        stepping.step()
-        model.zero_grad()
-
-    compared(step, model, stepping, tokens, steps=2, rel=0.02)
+    compared(plain_step(model, stepping, mean_square), model, stepping, tokens, steps=2, rel=0.02)
 
 
 @pytest.mark.parametrize("mode", ["sum", "mean"])

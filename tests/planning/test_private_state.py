@@ -7,6 +7,7 @@ from torch import nn
 import forgather_mem
 from forgather_mem.planning.private_state import replace
 from forgather_mem.planning.result import Plan
+from tests.planning.compared import plain_step
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -14,13 +15,7 @@ pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 def planned() -> Plan:
     model = nn.Linear(64, 64)
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        model(batch).sum().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return forgather_mem.plan(step, model, optimizer, torch.zeros(4, 64))
+    return forgather_mem.plan(plain_step(model, optimizer), model, optimizer, torch.zeros(4, 64))
 
 
 def test_what_a_version_does_not_have_is_noted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from tests.planning.compared import compared
+from tests.planning.compared import compared, mean_square, plain_step
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
 
@@ -39,12 +39,7 @@ def is_planned_within(
     share: float, model: nn.Module, forward: Callable[[torch.Tensor], torch.Tensor], batch: torch.Tensor
 ) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        forward(batch).square().mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
+    step = plain_step(forward, optimizer, mean_square)
     assert compared(step, model, optimizer, batch, steps=2, rel=share).notes == ()
 
 
