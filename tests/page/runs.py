@@ -64,7 +64,9 @@ def on_a_gpu(num_steps: int, seed: int = 0) -> Readings:
 
 def gpu_data(num_steps: int, kind: str = "leak", **changes: Any) -> dict[str, Any]:
     report = {"leak": leaking, "well": all_well, "oom": out_of_memory}[kind]()
-    return dict(page_data(parsed(report | changes), on_a_gpu(num_steps)))
+    for key, value in changes.items():
+        report[key] = value
+    return dict(page_data(parsed(report), on_a_gpu(num_steps)))
 
 
 def hostile_data() -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Reports with made-up numbers, for the texts: those of the texts that were promised."""
 
 import json
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,13 +35,9 @@ def report_of(script: str, steps: int, wall_s: float, end: str | None, **parts: 
 
 def built(summary: RunSummary) -> dict[str, Any]:
     """The report as users see it, compared with its schema."""
-    return fitting(build_report(summary))
-
-
-def fitting(report: RunReport) -> dict[str, Any]:
-    told = to_dict(report)
-    assert_fits(told)
-    return told
+    report = to_dict(build_report(summary))
+    assert_fits(report)
+    return report
 
 
 def parsed(report: dict[str, Any]) -> RunReport:
@@ -59,11 +54,15 @@ def written(report: dict[str, Any], folder: Path) -> Path:
 
 
 def killed_by(report: dict[str, Any], signal: int) -> dict[str, Any]:
-    return fitting(killed_report(parsed(report), signal))
+    report = to_dict(killed_report(parsed(report), signal))
+    assert_fits(report)
+    return report
 
 
 def merged(reports: list[dict[str, Any]]) -> dict[str, Any]:
-    return fitting(merge_ranks([parsed(report) for report in reports]))
+    report = to_dict(merge_ranks([parsed(report) for report in reports]))
+    assert_fits(report)
+    return report
 
 
 def gib(size: float) -> int:
@@ -77,7 +76,17 @@ def _report(name: str) -> dict[str, Any]:
     return report_of("train.py", **sized(_REPORTS[name]))
 
 
-all_well = partial(_report, "all_well")
-leaking = partial(_report, "leaking")
-out_of_memory = partial(_report, "out_of_memory")
-killed = partial(_report, "killed")
+def all_well() -> dict[str, Any]:
+    return _report("all_well")
+
+
+def leaking() -> dict[str, Any]:
+    return _report("leaking")
+
+
+def out_of_memory() -> dict[str, Any]:
+    return _report("out_of_memory")
+
+
+def killed() -> dict[str, Any]:
+    return _report("killed")
