@@ -48,7 +48,7 @@ _SUMMED_IN_PLACE = _named("mse_loss", "smooth_l1_loss", "binary_cross_entropy", 
 # What the host's kernel makes beside the result for a moment: of another type, or a copy of what is not contiguous
 _BESIDE: dict[Operation, torch.dtype | None] = {_ATEN._safe_softmax.default: torch.bool}
 _BESIDE |= dict.fromkeys(_named("_softmax", "_log_softmax", "native_layer_norm", "nll_loss_forward"))
-_ASKING = _named("equal", "_local_scalar_dense", "item")
+_ASKING, _COMPARING = _named("_local_scalar_dense", "item"), _named("equal", "allclose")
 # In a backward pass; with a mode torch makes another tensor of these, and of sums of gradients
 _ADD, _PUT = _ATEN.add.Tensor, _ATEN.index_put.default
 _IN_PASSES = frozenset((_ATEN.scatter_add.default, _ATEN.index_add.default, _ATEN.scatter.src, _ADD, _PUT))
@@ -189,8 +189,8 @@ class Pretending(TorchDispatchMode):
             return func(*args, **keywords) if result is NotImplemented else result
         if func is _ATEN.embedding.default and type(args[1]) is torch.Tensor:
             func(torch.empty(cast(torch.Tensor, args[0]).size(0), 1), args[1])  # fails as the training will
-        if func in _ASKING:
-            return self._answers.value(torch.bool if func is _ASKING[0] else cast(torch.Tensor, args[0]).dtype)
+        if func in (*_ASKING, *_COMPARING):
+            return self._asked(func, *cast(tuple[torch.Tensor, ...], args[:2]))
         # Whether it finds out which numbers are finite; so `isfinite` and `isinf` come here
         finds = func in (_ATEN.eq.Scalar, _ATEN.ne.Scalar) and args[1] in (math.inf, -math.inf)
         finds = finds or (func in (_ATEN.eq.Tensor, _ATEN.ne.Tensor) and args[0] is args[1])
@@ -220,6 +220,13 @@ class Pretending(TorchDispatchMode):
                 weakref.finalize(storage, self._overwritten.discard, storage._cdata).atexit = False
         # Whoever writes into a tensor gets that one back, not a copy without values
         return written[0] if len(written) == 1 and isinstance(result, torch.Tensor) else result
+
+    def _asked(self, func: Operation, one: torch.Tensor, other: torch.Tensor | None = None) -> float:
+        """A value, or whether the two are equal, which sizes may tell."""
+        if other is None:
+            return self._answers.value(one.dtype)
+        is_known = one is other or (func is _COMPARING[0] and one.shape != other.shape)
+        return one is other if is_known else self._answers.value(torch.bool)
 
     def _by_meta_kernel(self, func: Operation, args: Sequence[Any], keywords: Keywords) -> Any:
         """Its result, or where the meta kernel differs from the host's, what that makes."""

@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 import forgather_mem
 from forgather_mem.errors import PlanError
 from forgather_mem.planning.pretending import Pretending
+from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import StorageLog
 from tests.planning.compared import compared, mean_square, plain_step
 
@@ -39,6 +40,21 @@ def test_what_comes_from_a_weight_has_a_size_and_no_value(mode: Pretending) -> N
     assert result.shape == (3, 2**12)
     with mode:
         assert result.sum().item() == 1.0
+
+
+def test_whether_tensors_are_equal_is_known_of_the_same_one_and_of_other_shapes(log: StorageLog) -> None:
+    answers = StandIns()
+    mode = Pretending(log, answers=answers)
+    weight, other = (torch.nn.Parameter(mode.unknown(torch.zeros(4))) for _ in range(2))
+    with mode:
+        assert torch.equal(weight, weight)
+        assert not torch.equal(weight, mode.unknown(torch.zeros(4, 1)))
+        assert not torch.equal(torch.zeros(3), weight)
+        assert torch.allclose(weight, weight)
+        assert not answers.conditions
+        assert torch.equal(weight, other)
+        assert torch.allclose(weight, other[:1])
+    assert len(answers.conditions) == 2
 
 
 def test_what_comes_from_the_batch_alone_is_computed(mode: Pretending) -> None:
