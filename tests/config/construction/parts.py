@@ -24,7 +24,6 @@ class Part:
         made.append((args, kwargs))
     def __eq__(self, other):
         return type(other) is Part and (self.args, self.kwargs) == (other.args, other.kwargs)
-    __hash__ = None
 
 class Strict:
     def __init__(self, lr, momentum=0, *, nesterov=False):

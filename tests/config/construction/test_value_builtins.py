@@ -73,13 +73,9 @@ def test_a_text_counts_for_its_characters_and_what_is_in_an_item_does_not():
         values.function("len")("x" * 200_000)
 
 
-def collections_of(number):
-    mapping = dict.fromkeys(range(number))
-    return mapping, mapping.items(), mapping.values(), range(number), [*mapping], {*mapping}, (*mapping,)
-
-
 def test_every_kind_of_collection_counts():
-    for collection in collections_of(300_000):
+    mapping = dict.fromkeys(range(300_000))
+    for collection in (mapping, mapping.items(), mapping.values(), range(300_000), [*mapping], {*mapping}, (*mapping,)):
         values = Values()
         values.function("enumerate")(collection)
         with pytest.raises(LimitExceeded):

@@ -57,10 +57,9 @@ def with_value(text, value):
 
 def build_the_same(one: Graph, other: Graph) -> bool:
     """Whether two graphs would build the same objects, sharing included; locations don't count."""
-    left, right = one.root, other.root
     partner = {}
     back = {}
-    stack = [(left, right)]
+    stack = [(one.root, other.root)]
     while stack:
         a, b = stack.pop()
         if not (isinstance(a, Node) and isinstance(b, Node)):

@@ -1,7 +1,6 @@
 """Modules of the user's own."""
 
 import importlib
-import importlib.util
 import sys
 import textwrap
 

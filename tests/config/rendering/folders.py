@@ -22,9 +22,7 @@ class Folder:
 
     def write(self, **files):
         for name, text in files.items():
-            file = self.path / f"{name.replace('__', '/')}.yaml"
-            file.parent.mkdir(exist_ok=True)
-            file.write_text(text)
+            (self.path / f"{name}.yaml").write_text(text)
 
     def text(self, _name="main.yaml", **variables):
         return self.renderer.render(_name, variables).shown

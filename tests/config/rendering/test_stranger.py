@@ -103,10 +103,7 @@ def test_nothing_is_left_behind():
 
 
 def test_an_interrupt_ends_it_and_arrives():
-    def interrupt(signum, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, interrupt)
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     signal.setitimer(signal.ITIMER_REAL, 0.2)
     try:
         with pytest.raises(KeyboardInterrupt):
@@ -119,16 +116,12 @@ def test_an_interrupt_ends_it_and_arrives():
         os.waitpid(-1, os.WNOHANG)
 
 
-def _in_a_daemon(answers):
-    answers.put(built())
-
-
 def test_a_thread_and_a_daemonic_process_may_load_one():
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda _: built(), range(3))) == [WANTED] * 3
     context = multiprocessing.get_context("fork")
     answers = context.Queue()
-    process = context.Process(target=_in_a_daemon, args=(answers,), daemon=True)
+    process = context.Process(target=lambda: answers.put(built()), daemon=True)
     process.start()
     assert answers.get(timeout=60) == WANTED
     process.join()

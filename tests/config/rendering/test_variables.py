@@ -94,15 +94,8 @@ EVIL = "[1, !call:os:system [ls]]"
 
 def evil(kind):
     """A subclass that prints as YAML with a tag, whoever asks it."""
-    names = (
-        "__str__", "__repr__", "__format__", "isoformat", "__int__", "__float__", "__index__", "__fspath__",
-        "strftime",
-    )  # fmt: skip
-    methods = {
-        name: lambda *_, **__: EVIL
-        for name in names
-        if hasattr(kind, name) and not name.startswith(("__int", "__fl", "__in"))
-    }
+    names = ("__str__", "__repr__", "__format__", "isoformat", "__fspath__", "strftime")
+    methods = {name: lambda *_, **__: EVIL for name in names if hasattr(kind, name)}
     return type("Evil", (kind,), methods)
 
 
