@@ -23,10 +23,8 @@ def no_end(folder: Path, rank: int, world_size: int, step: int = 30, phase: str 
     ring.close()
 
 
-def ended(
-    folder: Path, rank: int, world_size: int, error: str | None = LOST, end: str = "exception", steps: int = 30
-) -> None:
+def ended(folder: Path, rank: int, world_size: int, error: str | None = LOST, end: str = "exception") -> None:
     """The report of a rank that has closed its run."""
     run = {"rank": rank, "world_size": world_size, "host": socket.gethostname(), "error": error}
     peak = {"rss_peak_bytes": GIB + (rank * 37 % 64) * MIB, "limit_bytes": 64 * GIB, "limit_kind": "cgroup"}
-    written(report_of("train.py", steps, 9.0, end, run=run, host=peak), folder)
+    written(report_of("train.py", 30, 9.0, end, run=run, host=peak), folder)

@@ -49,7 +49,7 @@ def test_an_own_error_came_before_a_lost_peer_and_before_who_was_ended(tmp_path:
     ended(tmp_path, 0, 4, lost)
     no_end(tmp_path, 1, 4)
     no_end(tmp_path, 2, 4, step=29)
-    ended(tmp_path, 3, 4, OWN, steps=30)
+    ended(tmp_path, 3, 4, OWN)
     text = first_text(tmp_path)
     assert "RANK 3 OF 4 FAILED FIRST, after 30 steps: ValueError: no such row." in text
     assert "The others: 2 left no end, 1 ended by an exception." in text
