@@ -68,10 +68,7 @@ shapes = st.sampled_from(INNOCENT)
 
 
 def series_of(sizes: list[float]) -> Series:
-    series = Series()
-    for step in range(0, len(sizes), EVERY):
-        series.add(step, sizes[step])
-    return series
+    return Series((step, sizes[step]) for step in range(0, len(sizes), EVERY))
 
 
 def judged(sizes: dict[str, list[float]], totals: dict[str, list[float]]) -> LeakReport:
