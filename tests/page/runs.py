@@ -25,7 +25,7 @@ def parts_of(data: Mapping[str, Any], place: str) -> dict[str, list[float | None
     return {part["key"]: numbers(part["values"]) for part in stack["parts"]}
 
 
-def readings_of(rows: list[tuple[str, int, dict[str, float]]], **header: Any) -> Readings:
+def readings_of(rows: list[tuple[str, int, dict[str, float]]]) -> Readings:
     readings = Readings()
     readings.started_s = 1000.0
     for event, step, values in rows:
