@@ -40,34 +40,31 @@ def with_entry(folder: Path, entry: str) -> Path:
     return folder
 
 
-def written_run(folder: Path, *, report: bool | dict[str, Any]) -> None:
+def written_run(folder: Path, report: dict[str, Any] | None = None) -> None:
     sink = TensorBoardSink(logging_dir=folder)
     sink.begin(PlainRun())
     for step in range(1, 21):
         values = {"host/rss_bytes": step * GIB, "host/anon_bytes": 0.5 * GIB, "gc/pause_s": 0.01}
         sink.write(Sample(event="step_end", step=step, epoch=None, time_s=1e9 + step, values=values))
-    if report:
-        sink.tell(
-            Finding(kind="verdict", step=20, text="LEAK", data={"report": leaking() if report is True else report})
-        )
+    if report is not None:
+        sink.tell(Finding(kind="verdict", step=20, text="LEAK", data={"report": report}))
     sink.end(PlainRun())
 
 
 @pytest.fixture(scope="module", params=[True, False], ids=["fast loader", "slow loader"])
 def tensorboard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     logdir = tmp_path_factory.mktemp("logdir")
-    written_run(logdir / "ended", report=True)
-    written_run(logdir / "running", report=False)
+    written_run(logdir / "ended", leaking())
+    written_run(logdir / "running")
     foreign = TensorBoardSink(logging_dir=logdir / "foreign")
     foreign.begin(PlainRun())
     foreign.tell(Finding(kind="verdict", step=20, text="a report without curves", data={"report": leaking()}))
     foreign.end(PlainRun())
     report = all_well()
     report["run"] |= {"rank": 0, "world_size": 2}
-    written_run(logdir / "ranks", report=report)
+    written_run(logdir / "ranks", report)
     page = Page(logdir, fast=request.param, packages=packages(tmp_path_factory.mktemp("packages")))
-    page.tags("ended", "mem_host/rss_gib")
-    for run in ("ranks", "running"):
+    for run in RUNS:
         page.tags(run, "mem_host/rss_gib")
     yield page
     page.close()
@@ -88,7 +85,7 @@ def test_each_run_with_our_curves_can_be_chosen(tensorboard: Page) -> None:
 
 
 def test_an_ended_run_is_the_page_with_its_report(tensorboard: Page, tmp_path: Path) -> None:
-    written_run(tmp_path, report=False)
+    written_run(tmp_path)
     data = tensorboard.get(f"{PLUGIN}/data", run="ended")
     assert data == json.loads(json.dumps(page_data(parsed(leaking()), read_readings(tmp_path), name="ended")))
     assert data["kind"] == "leak"
@@ -103,7 +100,7 @@ def test_of_several_ranks_the_first_alone_is_shown_and_that_is_said(tensorboard:
 
 def test_a_running_run_has_the_curves_of_the_event_file(tensorboard: Page, tmp_path: Path) -> None:
     data = tensorboard.get(f"{PLUGIN}/data", run="running")
-    written_run(tmp_path, report=False)
+    written_run(tmp_path)
     of_file = run_data(run_report(tmp_path), tmp_path)
     for key in ("steps", "times_ms", "stacks", "pauses"):
         assert data[key] == of_file[key]
