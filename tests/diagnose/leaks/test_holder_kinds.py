@@ -1,7 +1,5 @@
 """What is said of a holder: its name, the line that fills it, the cure, and whether it will stop by itself."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import heapq
@@ -38,8 +36,7 @@ class Heap:
 
 
 class Span:
-    def __init__(self, parent: Span | None) -> None:
-        self.parent = parent
+    def __init__(self) -> None:
         self.active = torch.zeros(5000)
 
 
@@ -151,7 +148,7 @@ def test_a_mapping_with_a_length_of_its_own_bounds_nothing() -> None:
     holder.cache = cache
 
     def grow(step: int) -> None:
-        span = Span(None)
+        span = Span()
         cache[span] = (span, bytes(3000))
 
     (top, *_) = suspects_after(grow)
