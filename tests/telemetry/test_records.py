@@ -11,11 +11,7 @@ FINDING = Finding(kind="leak", step=3, text="it grows", data={"what": "list"})
 OUTCOME = Outcome(step=3, time_s=0.1, next_step_excess_s=-0.01, freed_bytes=5.0, retaken_bytes=0.0)
 
 
-@pytest.mark.parametrize(
-    ("value", "name"),
-    [(SAMPLE, "step"), (FINDING, "text"), (OUTCOME, "freed_bytes")],
-    ids=["sample", "finding", "outcome"],
-)
+@pytest.mark.parametrize(("value", "name"), [(SAMPLE, "step"), (FINDING, "text"), (OUTCOME, "freed_bytes")])
 def test_a_record_is_not_changed_after_it_was_made(value: object, name: str) -> None:
     with pytest.raises((AttributeError, FrozenInstanceError)):
         setattr(value, name, 7)
