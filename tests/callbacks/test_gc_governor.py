@@ -234,22 +234,19 @@ FIRST = Schedule(stretch=1, gap_steps=0, own_boundary_steps=1000)
 class Training:
     """Steps of a given length, and collections of a given cost; what the budget advises is done at once."""
 
-    def __init__(
-        self, step_s: float, every_steps: int = 10, boundary_steps: int = 1000, boundary_s: float = 900
-    ) -> None:
+    def __init__(self, step_s: float, boundary_s: float = 900) -> None:
         self.now_s = 0.0
         self.step = 0
         self.step_s = step_s
-        self.every_steps = every_steps
         self.schedule = FIRST
-        self.budget = Budget(every_steps, boundary_steps, boundary_s, clock=lambda: self.now_s)
+        self.budget = Budget(10, 1000, boundary_s, clock=lambda: self.now_s)
 
     def go(self, steps: int) -> None:
         self.step += steps
         self.now_s += steps * self.step_s
 
     def collect(self, cost_s: float, found: float = 0.0, froze: bool = False) -> None:
-        self.go(self.every_steps * self.schedule.stretch)
+        self.go(10 * self.schedule.stretch)
         self.budget.begins(self.step)
         self.now_s += cost_s
         self.budget.collected(self.step, cost_s, found, froze=froze)
