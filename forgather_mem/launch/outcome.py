@@ -40,7 +40,9 @@ _Judgement = tuple[int, str]  # `BROKEN` or `UNDECIDED`, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def report_outcome(folder: SessionFolder, options: Arguments, command: Command, ended: Ended, sampler: Sampler) -> int:
+def report_outcome(
+    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
+) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
@@ -73,11 +75,11 @@ def report_outcome(folder: SessionFolder, options: Arguments, command: Command, 
     if (reports[worst].oom or reports[worst].killed) and run_session.rank_and_size()[1] == 1:
         from forgather_mem.launch.advice import with_planned_advice
 
-        planned = with_planned_advice(reports[worst], command, options.advice_s)
+        planned = with_planned_advice(reports[worst], command, arguments.advice_s)
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    is_told = trainings or options.report or options.limits
+    is_told = trainings or arguments.report or arguments.limits
     in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
@@ -85,12 +87,12 @@ def report_outcome(folder: SessionFolder, options: Arguments, command: Command, 
         print_reports(reports, run_session.noted(folder.path, run_session.PRINTED) if folder.path else [])
     if trainings or (in_a_line is not None and reports[-1].run.error is None):
         folder.remove()
-    is_written = options.report is None or _write_where_wanted(reports[worst], options.report)
-    if not options.limits:
+    is_written = arguments.report is None or _write_where_wanted(reports[worst], arguments.report)
+    if not arguments.limits:
         return 0
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
-    found += [*_peaks_judged(reports, options), *_leaks_judged(reports, options)]
-    found += _growth_judged(reports, options, ended, is_known=not unknown)
+    found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
+    found += _growth_judged(reports, arguments, ended, is_known=not unknown)
     found.sort(key=lambda judged: judged[0])  # what is exceeded first
     for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
         say(f"forgather-mem: {sentence}")
