@@ -11,6 +11,7 @@ import itertools
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence, Sized
+from contextlib import suppress
 from typing import Any, TypeAlias, get_args
 from weakref import WeakKeyDictionary, WeakSet, ref
 
@@ -98,8 +99,7 @@ class Loaders:
         with _disable_current_modes():  # the one that is kept is none of the training's
             if fetcher not in self._again:
                 self._again[fetcher] = fetch(fetcher, self._first[fetcher] if ahead.repeats else numbers)
-            # Nothing is copied before something is written
-            return tree_map_only(torch.Tensor, torch._lazy_clone, self._again[fetcher])
+            return tree_map_only(torch.Tensor, copy_when_written, self._again[fetcher])
 
     def _meet(self, iterator: Any) -> None:
         """Let it make the batches of a plan; another round is planned where it brings what was not there before."""
@@ -204,3 +204,10 @@ class Loaders:
             number = max(end, number)
         self.waiting.discard(iterator())
         yield from known[number:]
+
+
+def copy_when_written(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy that takes no memory before something is written, where torch can make one: not of memory of others."""
+    with suppress(RuntimeError, AttributeError):
+        return torch._lazy_clone(tensor)
+    return tensor.clone()

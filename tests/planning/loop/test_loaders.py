@@ -2,8 +2,11 @@
 
 from pathlib import Path
 
+import numpy
 import pytest
+import torch
 
+from forgather_mem.planning.loop.loaders import copy_when_written
 from tests.launch.test_plans_of_loops import LOOPS, SLACK_BYTES, plan_of, real_peak_bytes
 
 
@@ -13,3 +16,10 @@ def test_a_shuffled_loader_with_a_generator_gives_the_batches_of_the_run(tmp_pat
     assert loop != LOOPS["padded"]
     real, plan = real_peak_bytes(tmp_path, loop), plan_of(tmp_path, loop)
     assert plan["peak_bytes"] == pytest.approx(real, abs=SLACK_BYTES)
+
+
+def test_a_batch_of_any_memory_is_copied() -> None:
+    shared = torch.ones(3).share_memory_()
+    for batch in (torch.ones(3), torch.from_numpy(numpy.ones(3)), shared, torch.eye(3).to_sparse()):
+        copy_when_written(batch).zero_()
+        assert batch.sum() == 3
