@@ -274,10 +274,9 @@ class _Census:
 
     def _within_pass(self) -> list[object]:
         """The variables of what the outermost module has called: masks, and results that no graph keeps."""
-        called = itertools.islice(
-            itertools.dropwhile(lambda one: not calls_module(one.tb_frame), self._failed), 1, None
-        )
-        values = [value for entry in called for value in frame_variables(entry.tb_frame).values()]
+        calls = itertools.dropwhile(lambda one: not calls_module(one.tb_frame), self._failed)
+        called = [entry.tb_frame for entry in itertools.islice(calls, 1, None)]
+        values = [value for frame in called for value in frame_variables(frame).values()]
         return [value for value in values if is_tensor(value) and not is_torch(value, "nn", "Parameter")]
 
     def _models(self, trained: set[int]) -> dict[int, str]:
@@ -402,10 +401,12 @@ class _Census:
         values = [*itertools.islice(every, None, None, step)]
         base = getattr(node, "base", None) if (size := array_bytes(node)) else None
         if not size:
-            # Beside the references to each there are three of ours
-            parts = [sys.getsizeof(one) / max(1, sys.getrefcount(one) - 3) for one in values if type(one) in ATOMS]
+            few = values[:: len(values) * len(self.walk.nodes) // (4 * MAX_NODES) | 1]  # of all nodes no more than that
+            # Beside the references to each there are four of ours
+            parts = [sys.getsizeof(one) / max(1, sys.getrefcount(one) - 4) for one in few if type(one) in ATOMS]
             own = sys.getsizeof(node) if type(node).__module__ in _SIZED else 0
-            size = own + int(step * sum(part for part in parts if part < _LIMITS.piece_bytes))
+            of_atoms = sum(part for part in parts if part < _LIMITS.piece_bytes)
+            size = own + int(step * of_atoms * len(values) / max(1, len(few)))
         if size * times >= _LIMITS.piece_bytes:
             yield id(node if base is None else base), size
         for one in values:

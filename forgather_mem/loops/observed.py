@@ -25,6 +25,7 @@ from forgather_mem.loops.rounds import OptimizerRounds
 from forgather_mem.loops.turns import here
 from forgather_mem.probes.live_objects import live_objects, near_objects
 from forgather_mem.system.call_wrapping import surrounded
+from forgather_mem.system.memory_limit import spare_bytes
 from forgather_mem.system.process_end import PROCESS_END, last_error
 from forgather_mem.system.time_budget import PREPARATION
 from forgather_mem.system.tracing import is_traced
@@ -40,7 +41,6 @@ _thread, _trains, _is_compiling = threading.get_ident, torch.is_grad_enabled, to
 _LOADERS = (DataLoader, _BaseDataLoaderIter)  # while a loop asks for batches, its loader has an iterator
 _WANTED = (torch.nn.Module, torch.optim.Optimizer, *_LOADERS)
 _LEAST_STEPS = GROWTH.fewest_steps - 1  # after the first, of a training that is told for itself
-_MOST_PIECES = 2 * RESERVE_BYTES // PIECE_BYTES
 MakeCallbacks = Callable[[], Sequence["TrainerCallback"]]
 
 
@@ -89,7 +89,8 @@ class ObservedLoop:
     def listen(self) -> None:
         """From now on hear of each step of every optimizer in this process."""
         # Memory may run out before the first step of an optimizer
-        self.fence.call("a loop", RESERVE.extend, (bytes(PIECE_BYTES) for _ in range(_MOST_PIECES - len(RESERVE))))
+        num_pieces = int(min(2 * RESERVE_BYTES, spare_bytes())) // PIECE_BYTES
+        self.fence.call("a loop", RESERVE.extend, (bytes(PIECE_BYTES) for _ in range(num_pieces - len(RESERVE))))
         self._hooks.callback(of_torch.register_optimizer_step_pre_hook(self.before).remove)
         self._hooks.callback(of_torch.register_optimizer_step_post_hook(self.after).remove)
 

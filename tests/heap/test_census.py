@@ -289,6 +289,7 @@ def test_of_a_long_list_some_items_stand_for_the_others() -> None:
         rows = [{"x": torch.ones(1024)} for _ in range(2000)]
         plain = [torch.ones(1024) for _ in range(2000)]
         tokens = [{"input": list(range(start, start + 100)), "kind": "train"} for start in range(1000, 41000, 10)]
+        nested = [[list(range(start, start + 300)) for start in range(1000, 313_000, 800)] for _ in range(30)]
         words, same = {f"word {number}": number for number in range(10_000, 40_000)}, [*range(10)] * 100_000
         raise MemoryError
 
@@ -297,6 +298,7 @@ def test_of_a_long_list_some_items_stand_for_the_others() -> None:
     words = sys.getsizeof(dict.fromkeys(map(str, range(30_000)))) + 30_000 * (sys.getsizeof("word 10000") + number)
     rows, plain = 2000 * (sys.getsizeof({"x": 0}) + 2**12), 2000 * 2**12
     sizes = {"rows": rows, "plain": plain, "tokens": 4000 * (row + 100 * number), "words": words, "same": 8_000_000}
+    sizes["nested"] = 30 * 390 * (sys.getsizeof(list(range(300))) + 300 * number)
     assert found == {name: pytest.approx(size, rel=0.03) for name, size in sizes.items()}
 
 

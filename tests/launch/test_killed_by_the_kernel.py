@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,6 +39,12 @@ def inside(group: Path, limit_mib: int) -> list[str]:
     for file in filter(Path.exists, map(group.joinpath, names)):
         file.write_text(str(limit_mib * MIB))
     return ["sh", "-c", f'echo $$ > {group}/cgroup.procs && exec "$@"', "sh"]
+
+
+def report_of_a_kill(folder: Path, group: Path, limit_mib: int, text: str, *options: str) -> dict[str, Any]:
+    (folder / "script.py").write_text(text)
+    run([*inside(group, limit_mib), *RUN, *options, "script.py"], folder)
+    return report_in(folder)
 
 
 @pytest.fixture
@@ -88,18 +95,17 @@ def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, gr
 
 @pytest.mark.slow
 def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(tmp_path: Path, group: Path) -> None:
-    (tmp_path / "keeps.py").write_text(
+    text = (
         "import io, time, torch\nmodel, kept = torch.nn.Linear(2000, 2000), []\n"
         "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(23):\n"
         "    model(torch.ones(1, 2000)).sum().backward()\n    time.sleep(0.1)\n    optimizer.step()\n"
         "    kept.append(torch.ones(4_000_000))\n"
         "torch.save(torch.empty(2**28), io.BytesIO())\n"
     )
-    run([*inside(group, 710), *RUN, "--advice-s", "0", "keeps.py"], tmp_path)
-    report = report_in(tmp_path)
+    report = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")
     killed = report["killed"]
     assert (killed["step"], killed["phase"]) == (23, "save")
-    assert "MiB are in `kept`, added at keeps.py:8." in killed["why_now"]
+    assert "MiB are in `kept`, added at script.py:8." in killed["why_now"]
     assert report["advice"][0]["text"].startswith("keep less in `kept`: ")
     assert killed["in_use"]["there before the first step"] < 300 * MIB, "without pages of files"
 
@@ -107,14 +113,13 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_what_a_sum_of_evaluated_losses_keeps_is_told_before_a_kill(tmp_path: Path, group: Path, mode: str) -> None:
-    (tmp_path / "sums.py").write_text(
+    text = (
         "import torch\nmodel, total = torch.nn.Linear(2000, 2000), 0\n"
         "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(5):\n"
         f"    model(torch.ones(1, 2000)).sum().backward()\n    optimizer.step()\nmodel.{mode}()\n"
         "for _ in range(500):\n    total += model(torch.ones(1000, 2000)).square().mean()\n"
     )
-    run([*inside(group, 710), *RUN, "--advice-s", "0", "sums.py"], tmp_path)
-    report = report_in(tmp_path)
+    report = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")
     assert "earlier passes in `total`." in report["killed"]["why_now"]
     assert "no_grad()" in report["advice"][0]["text"]
 
@@ -146,26 +151,22 @@ with torch.no_grad():
 def test_a_plan_tells_which_passes_or_which_line_took_so_much(
     tmp_path: Path, group: Path, does: str, why: str, advice: str
 ) -> None:
-    (tmp_path / "script.py").write_text(
-        f"import torch\nmodel = torch.nn.Linear(64, 256)\noptimizer = torch.optim.SGD(model.parameters())\n{does}"
-    )
-    run([*inside(group, 400), *RUN, "script.py"], tmp_path)
-    report = report_in(tmp_path)
+    text = f"import torch\nmodel = torch.nn.Linear(64, 256)\noptimizer = torch.optim.SGD(model.parameters())\n{does}"
+    report = report_of_a_kill(tmp_path, group, 400, text)
     assert why in report["killed"]["why_now"], report["killed"]
     assert report["advice"][0]["text"].startswith(advice)
 
 
 @pytest.mark.slow
 def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group: Path) -> None:
-    (tmp_path / "loads.py").write_text(
+    text = (
         "import time, torch\nfrom torch.utils.data import DataLoader\nclass Rows(list):\n"
         "    def __getitem__(self, at):\n        return torch.ones(2**21)\n"
         "loader = DataLoader(Rows(range(999)), batch_size=2, num_workers=2, prefetch_factor=24)\n"
         "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters())\n"
         "for batch in loader:\n    time.sleep(60)\n"
     )
-    run([*inside(group, 500), *RUN, "--advice-s", "0", "loads.py"], tmp_path)
-    report = report_in(tmp_path)
+    report = report_of_a_kill(tmp_path, group, 500, text, "--advice-s", "0")
     assert report["killed"]["num_workers"] == 2, report["killed"]
     assert report["killed"]["workers_bytes"] > 150 * MIB
     assert "DataLoader(num_workers=0)" in [change["text"] for change in report["advice"]]
@@ -174,15 +175,14 @@ def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_generation_is_told_with_what_it_was_asked_for(tmp_path: Path, group: Path, steps: int) -> None:
-    (tmp_path / "generates.py").write_text(
+    text = (
         "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel\n"
         "model = GPT2LMHeadModel(GPT2Config(vocab_size=500, n_embd=128, n_layer=4, n_head=4, n_positions=256))\n"
         "optimizer = torch.optim.SGD(model.parameters())\nids = torch.randint(2, 400, (1000, 16))\n"
         f"for _ in range({steps}):\n    model(ids[:2], labels=ids[:2]).loss.backward()\n    optimizer.step()\n"
         "model.generate(ids, num_return_sequences=2, do_sample=True, max_new_tokens=200, pad_token_id=0)\n"
     )
-    run([*inside(group, 560), *RUN, "generates.py"], tmp_path)
-    killed = report_in(tmp_path)["killed"]
+    killed = report_of_a_kill(tmp_path, group, 560, text)["killed"]
     assert killed["phase"] == "generate"
     asked = "2,000 x 16 tokens: 1,000 prompts x num_return_sequences 2, at most 200 new tokens each."
     assert killed["why_now"].startswith(asked)

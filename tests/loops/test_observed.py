@@ -26,6 +26,7 @@ from forgather_mem.probes import TensorProbe
 from forgather_mem.sinks import Capture
 from forgather_mem.telemetry.rule import Rule
 from forgather_mem.telemetry.triggers import Every
+from tests.programs import printed_by
 
 # Small heaps, and no optimizer of another test: one that has been left is waited for in the first steps
 pytestmark = pytest.mark.alone(forked=True)
@@ -519,3 +520,18 @@ def test_of_steps_in_which_nothing_is_due_the_phases_are_known_all_the_same(when
     loop.close()
     assert seen[-8:] == ["forward", "forward", "backward", "data"] * 2, "the loss belongs to the forward pass"
     assert read == steps
+
+
+NEAR_A_LIMIT = """
+import resource, torch, forgather_mem
+from forgather_mem.system.procfs import kib_fields
+from forgather_mem.telemetry.run_session import RESERVE
+used = kib_fields(open("/proc/self/status", "rb").read())[b"VmData"]
+resource.setrlimit(resource.RLIMIT_DATA, (used + 2**26,) * 2)
+watching = forgather_mem.watch()
+print(sum(map(len, RESERVE)))
+"""
+
+
+def test_near_a_limit_little_is_held_to_explain_what_comes_before_a_step(tmp_path: Path) -> None:
+    assert 0 < int(printed_by(NEAR_A_LIMIT, folder=tmp_path)) <= 2**26 / 16

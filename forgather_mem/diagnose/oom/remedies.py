@@ -126,6 +126,7 @@ def _shorter(failure: Failure) -> Iterator[Change]:
 
 def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     results = sum(size for part, size in failure.in_use.items() if part.startswith("evaluation ("))
+    # A Trainer that joins asks for what it has and the next batch's, so for twice that at most
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
     kept = (held for held in failure.census if held.grows or held.kind == "earlier")
     keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
