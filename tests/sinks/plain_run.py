@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from forgather_mem.engine.facts import header_of
 from forgather_mem.telemetry.records import Finding, PhaseWatcher, RunInfo
@@ -41,3 +42,9 @@ class PlainRun:
 
 
 _: RunInfo = PlainRun()
+
+
+def begun(sink: Any, **facts: Any) -> Any:
+    """The sink, in a training of such facts."""
+    sink.begin(PlainRun(**facts))
+    return sink

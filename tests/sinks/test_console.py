@@ -10,7 +10,7 @@ import pytest
 from forgather_mem.sinks import ConsoleSink
 from forgather_mem.sinks.console import print_line
 from forgather_mem.telemetry.records import Finding
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import begun
 from tests.sinks.written import sample
 
 GIB = 2.0**30
@@ -61,8 +61,7 @@ def test_a_name_in_a_line_neither_moves_the_cursor_nor_turns_text_around() -> No
 
 def test_only_rank_0_prints_except_for_a_rank_that_fails() -> None:
     stream = io.StringIO()
-    sink = ConsoleSink(every_steps=1, stream=stream)
-    sink.begin(PlainRun(rank=3, world_size=4))
+    sink = begun(ConsoleSink(every_steps=1, stream=stream), rank=3, world_size=4)
     sink.write(sample(1, host__rss_bytes=1.0))
     sink.tell(Finding(kind="leak", step=1, text="It grows."))
     sink.say("a line")

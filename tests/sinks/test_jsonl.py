@@ -9,7 +9,7 @@ import pytest
 from forgather_mem.formats.jsonl import Header, LogReader, RollUp, log_files
 from forgather_mem.sinks import JsonlSink, jsonl
 from forgather_mem.telemetry.records import Finding, Sample
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.sinks.written import sample
 
 
@@ -87,8 +87,7 @@ def test_a_file_that_has_grown_is_rotated_and_each_part_has_a_header(tmp_path: P
 
 
 def test_without_a_folder_nothing_is_written_and_the_report_says_so() -> None:
-    sink = JsonlSink()
-    sink.begin(PlainRun())
+    sink = begun(JsonlSink())
     sink.write(sample(1))
     assert "give JsonlSink(path=...)" in (sink.problems() or "")
     assert sink.file is None

@@ -14,7 +14,7 @@ import pytest
 from forgather_mem.sinks import OpenTelemetrySink
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Sample
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.sinks.written import sample
 
 export = pytest.importorskip("opentelemetry.sdk.metrics.export", reason="the extra otel is not installed")
@@ -38,8 +38,7 @@ def read(reader: Any) -> tuple[dict[str, Any], dict[str, tuple[str, str, float]]
 def exporting() -> tuple[OpenTelemetrySink, Any]:
     """A sink in a training, and what reads it."""
     reader = export.InMemoryMetricReader()
-    sink = OpenTelemetrySink(readers=[reader])
-    sink.begin(PlainRun(rank=1, world_size=4))
+    sink = begun(OpenTelemetrySink(readers=[reader]), rank=1, world_size=4)
     return sink, reader
 
 

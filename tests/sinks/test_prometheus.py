@@ -9,7 +9,7 @@ import pytest
 from forgather_mem.sinks import PrometheusSink
 from forgather_mem.telemetry.metrics import every_metric
 from forgather_mem.telemetry.records import Sample
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.sinks.written import sample
 
 LINE = re.compile(r'([a-zA-Z_:][a-zA-Z0-9_:]*)\{rank="(\d+)"\} ([-+.0-9eE]+)')
@@ -34,8 +34,7 @@ def read(path: Path) -> dict[str, tuple[str, float]]:
 
 
 def test_each_metric_has_type_help_and_its_last_value_and_what_is_added_is_a_counter(tmp_path: Path) -> None:
-    sink = PrometheusSink(tmp_path / "train.prom")
-    sink.begin(PlainRun())
+    sink = begun(PrometheusSink(tmp_path / "train.prom"))
     sink.write(sample(1, host__rss_bytes=2.0**30, step__time_s=0.5, gc__pause_s=0.25))
     sink.write(sample(2, host__rss_bytes=2.0**31, gc__pause_s=0.5, mine__odd_name=3.0))
     sink.end(PlainRun())
@@ -54,8 +53,7 @@ def test_each_metric_has_type_help_and_its_last_value_and_what_is_added_is_a_cou
 def test_the_parser_of_prometheus_reads_every_metric_of_the_table_and_names_of_ones_own(tmp_path: Path) -> None:
     parser = pytest.importorskip("prometheus_client.parser", reason="prometheus_client is not installed")
     path = tmp_path / "train.prom"
-    sink = PrometheusSink(path, every_s=0.001)
-    sink.begin(PlainRun())
+    sink = begun(PrometheusSink(path, every_s=0.001))
     rows = list(every_metric())
     own = {"mine/a-b": 1.5, "mine/a_b": 2.5, "gr\u00f6\u00dfe": 1e300, "mine/2\n{x}": -0.0}
     values = {row.name: index + 0.5 for index, row in enumerate(rows)} | own
@@ -75,8 +73,7 @@ def test_the_parser_of_prometheus_reads_every_metric_of_the_table_and_names_of_o
 
 
 def test_it_is_written_with_the_first_record_and_then_only_after_its_seconds(tmp_path: Path) -> None:
-    sink = PrometheusSink(tmp_path / "train.prom", every_s=3600)
-    sink.begin(PlainRun(rank=1))
+    sink = begun(PrometheusSink(tmp_path / "train.prom", every_s=3600), rank=1)
     sink.write(sample(1, host__rss_bytes=1.0))
     sink.write(sample(2, host__rss_bytes=2.0))
     path = tmp_path / "train.rank1.prom"
@@ -91,8 +88,7 @@ def test_it_is_written_with_the_first_record_and_then_only_after_its_seconds(tmp
 
 
 def test_a_place_that_can_not_be_written_is_told_and_costs_no_training(tmp_path: Path) -> None:
-    sink = PrometheusSink(tmp_path / "no folder" / "train.prom")
-    sink.begin(PlainRun())
+    sink = begun(PrometheusSink(tmp_path / "no folder" / "train.prom"))
     sink.write(sample(1, host__rss_bytes=1.0))
     assert sink.problems() == f"Prometheus: {tmp_path}/no folder/train.prom: {os.strerror(2)}"
 

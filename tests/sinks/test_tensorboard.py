@@ -17,7 +17,7 @@ from forgather_mem.sinks.tensorboard import QuietCurves, TensorBoardSink
 from forgather_mem.telemetry.records import Finding
 from forgather_mem.testing.small_run import in_child
 from tests.events import scalars
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.sinks.written import sample, write
 
 GIB = 2.0**30
@@ -77,8 +77,7 @@ def test_a_training_that_begins_again_without_an_end_closes_the_first_file(tmp_p
 def test_a_writer_that_was_handed_in_gets_one_record_a_step_and_stays_open(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("train/loss", 0.5, 1)
-        sink = TensorBoardSink(writer, layout=False)
-        sink.begin(PlainRun())
+        sink = begun(TensorBoardSink(writer, layout=False))
         sink.write(sample(1, host__rss_bytes=GIB, gc__collections=2))
         sink.write(sample(2, host__rss_bytes=GIB, gc__collections=3))
         sink.tell(Finding(kind="verdict", step=2, text="all well"))
@@ -98,8 +97,7 @@ def test_a_writer_and_a_folder_are_refused_together() -> None:
 
 
 def test_a_sink_can_be_pickled_in_the_middle_of_a_run(tmp_path: Path) -> None:
-    sink = TensorBoardSink(logging_dir=tmp_path, hparams={"lr": 0.1})
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(logging_dir=tmp_path, hparams={"lr": 0.1}))
     sink.write(sample(1, host__rss_bytes=GIB))
     copy = pickle.loads(pickle.dumps(sink))
     assert (copy.logging_dir, copy.hparams, copy.folder) == (tmp_path, {"lr": 0.1}, None)
@@ -111,8 +109,7 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
     with SummaryWriter(str(tmp_path)) as writer:
         writer.add_scalar("train/loss", 0.5, 1)
         writer.flush()
-        sink = TensorBoardSink(logging_dir=tmp_path)
-        sink.begin(PlainRun())
+        sink = begun(TensorBoardSink(logging_dir=tmp_path))
         sink.write(sample(1, host__rss_bytes=GIB))
         reader = EventAccumulator(str(tmp_path)).Reload()
         assert {"train/loss", "mem_host/rss_gib"} == set(reader.Tags()["scalars"])
@@ -126,8 +123,7 @@ def test_a_trainers_own_curve_stays_live_beside_our_file(tmp_path: Path) -> None
 @pytest.mark.filterwarnings("ignore:.*multi-threaded:DeprecationWarning")
 def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
     with SummaryWriter(str(tmp_path), max_queue=1) as writer:
-        sink = TensorBoardSink(writer, layout=False)
-        sink.begin(PlainRun())
+        sink = begun(TensorBoardSink(writer, layout=False))
         sink.write(sample(1, host__rss_bytes=GIB))
 
         def child() -> None:
@@ -141,8 +137,7 @@ def test_a_writer_of_torch_does_not_hang_a_forked_child(tmp_path: Path) -> None:
 def test_a_writer_that_refuses_records_is_counted_not_raised(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = SummaryWriter(str(tmp_path))
     writer.file_writer.event_writer.close()  # from now on it raises OSError
-    sink = TensorBoardSink(writer, layout=False)
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(writer, layout=False))
     with caplog.at_level(logging.WARNING):
         for step in range(3):
             sink.write(sample(step, host__rss_bytes=GIB))
@@ -167,8 +162,7 @@ def test_a_tag_has_one_point_at_a_step_and_what_a_flow_adds_later_is_in_the_next
 def test_a_point_that_could_not_be_written_may_be_written_later_in_the_step(tmp_path: Path) -> None:
     folder = tmp_path / "in the way"
     folder.write_text("")
-    sink = TensorBoardSink(logging_dir=folder)
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(logging_dir=folder))
     sink.write(sample(1, collect__objects=3.0))
     folder.unlink()
     time.sleep(0.15)  # until the next try

@@ -10,7 +10,7 @@ import pytest
 
 from forgather_mem.engine.facts import run_folder
 from tests.sinks.faults import new_sink, sample, steps_in
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 
 NUM_THREADS = 100
 
@@ -37,8 +37,7 @@ def at_once(work: Callable[[int], object]) -> None:
 
 @pytest.mark.parametrize("kind", ["tensorboard", "jsonl"])
 def test_one_sink_takes_every_record_of_all_threads(kind: str, tmp_path: Path) -> None:
-    sink = new_sink(kind, tmp_path)
-    sink.begin(PlainRun())
+    sink = begun(new_sink(kind, tmp_path))
     at_once(lambda number: [sink.write(sample(3 * number + more)) for more in (1, 2, 3)])
     assert sink.problems() is None
     sink.end(PlainRun())

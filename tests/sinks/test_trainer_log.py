@@ -5,7 +5,7 @@ import pickle
 import pytest
 
 from forgather_mem.sinks import TrainerLogSink
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.sinks.written import sample
 
 GIB = 2.0**30
@@ -16,8 +16,7 @@ def feed(sink: TrainerLogSink, **values: float) -> None:
 
 
 def test_a_line_has_the_devices_peak_since_the_last_line() -> None:
-    sink = TrainerLogSink()
-    sink.begin(PlainRun(device=0))
+    sink = begun(TrainerLogSink(), device=0)
     assert sink.log_values(0) == {}
     for peak in (2, 9, 3):
         feed(sink, host__rss_bytes=50 * GIB, device__step_peak_bytes=peak * GIB)
@@ -28,8 +27,7 @@ def test_a_line_has_the_devices_peak_since_the_last_line() -> None:
 
 
 def test_without_a_device_it_is_the_hosts_peak_and_a_new_maximum_of_the_run_counts() -> None:
-    sink = TrainerLogSink()
-    sink.begin(PlainRun())
+    sink = begun(TrainerLogSink())
     feed(sink, host__rss_bytes=1 * GIB, host__rss_peak_bytes=8 * GIB)  # 8 was before this run's first line
     assert sink.log_values(1) == {"mem_peak_gib": 1.0}
     feed(sink, host__rss_bytes=2 * GIB, host__rss_peak_bytes=9 * GIB)  # a spike between two samples
@@ -82,8 +80,7 @@ def test_wrong_keys_are_refused_at_once() -> None:
 
 
 def test_groups_add_headroom_the_peaks_of_phases_and_the_tensors() -> None:
-    sink = TrainerLogSink(also=["headroom", "phases", "tensors"])
-    sink.begin(PlainRun())
+    sink = begun(TrainerLogSink(also=["headroom", "phases", "tensors"]))
     feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=9 * GIB, tensors__optimizer_bytes=GIB)
     feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=5 * GIB, phase__host__forward_peak_bytes=3 * GIB)
     feed(sink, host__rss_bytes=2 * GIB, host__available_bytes=7 * GIB, phase__host__forward_peak_bytes=2 * GIB)
@@ -95,8 +92,7 @@ def test_groups_add_headroom_the_peaks_of_phases_and_the_tensors() -> None:
 
 
 def test_with_a_device_the_groups_are_its_own() -> None:
-    sink = TrainerLogSink(keys={"rss_gib": "host/rss_bytes"}, also=["headroom", "phases"])
-    sink.begin(PlainRun(device=0))
+    sink = begun(TrainerLogSink(keys={"rss_gib": "host/rss_bytes"}, also=["headroom", "phases"]), device=0)
     feed(
         sink,
         host__rss_bytes=GIB,

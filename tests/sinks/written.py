@@ -5,7 +5,7 @@ from typing import Any
 
 from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Sample
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 
 
 def sample(step: int, event: str = "step_end", device: int | None = None, **values: float) -> Sample:
@@ -14,8 +14,7 @@ def sample(step: int, event: str = "step_end", device: int | None = None, **valu
 
 
 def write(folder: Path, *samples: Sample, **options: Any) -> TensorBoardSink:
-    sink = TensorBoardSink(logging_dir=folder, **options)
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(logging_dir=folder, **options))
     for each in samples:
         sink.write(each)
     sink.end(PlainRun())
