@@ -75,7 +75,7 @@ def leak_lines(report: RunReport, width: int) -> list[str]:
 def no_leak_sentence(report: RunReport) -> str:
     """What is known of leaks where none was found: silence would be read as "no leak"; "" if nobody has looked."""
     leak, steps = report.leak, report.steps
-    if leak.verdict == "no leak":
+    if leak.verdict == "no leak" and not leak.undecided:
         beside = f"; {leak.why}" if leak.why else ""
         return f"No leak (under {format_bytes(leak.bytes_per_step_high)} a step over {steps:,} steps){beside}."
     if leak.verdict == "leak" or report.oom or not steps or not (leak.judged or leak.why or report.killed):

@@ -71,8 +71,13 @@ def bound_of_holder(held: Held, names: Sequence[Named], sets: Iterable[object]) 
         return HolderBound(f"{path} may be a ring buffer that is not full yet: its places are assigned by index, too")
     entries = _most_entries(owner, container, sets)
     if entries is not None and one.kind == "items" and one.count <= entries[0]:  # also once it is full
-        return HolderBound(f"{path} holds one entry for each of {entries[0]:,} {entries[1]} at most", entries[0])
+        return one_for_each(path, *entries)
     return None
+
+
+def one_for_each(path: str, number: int, what: str) -> HolderBound:
+    """The bound of what has one entry for each of these."""
+    return HolderBound(f"{path} holds one entry for each of {number:,} {what} at most", number)
 
 
 def line_of_function(samples: Sequence[object]) -> Line | None:
@@ -114,11 +119,11 @@ def _most_entries(owner: Any, container: object, sets: Iterable[object]) -> tupl
     keys = list(itertools.islice(dict.__iter__(container), 100))
     if not keys or not all(type(key) is int and key >= 0 for key in keys):
         return None
-    rows = max(map(_rows_of, sets), default=0)
+    rows = max(map(rows_of, sets), default=0)
     return (rows, "rows") if max(keys) < rows else None
 
 
-def _rows_of(thing: object) -> int:
+def rows_of(thing: object) -> int:
     """The rows of a data set; 0 for what is none: a parameter is none, and a container has as many as were added."""
     cls = type(thing)
     if not hasattr(cls, "__getitem__") or hasattr(cls, "keys") or hasattr(cls, "append") or is_tensor(thing):

@@ -59,11 +59,17 @@ def verdict_of(
     suspects = [one for one in suspects if one.bytes_per_step >= LEAK.suspect_frac * trend.per_step]
     # The largest first, as the rates of the whole run have it, in the order of the look where they are about alike
     suspects.sort(key=lambda one: (one.last, -round(5 * one.bytes_per_step / trend.per_step)))
-    bounded = next((one for one in suspects[:1] if one.bounded), None)
-    if bounded is not None and not _is_full_before(bounded, "device" in growing):
-        why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {bounded.bounded}"
-        return _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [bounded]))
     explained = sum(one.bytes_per_step for one in suspects if one.held_by or one.allocated_at)
+    bounded = next((one for one in suspects[:1] if one.bounded), None)
+    beside = None
+    if bounded is not None:
+        whole = "" if bounded.full_bytes is None else f", {format_bytes(bounded.full_bytes)} in all"
+        beside = f"{bounded.bounded}{whole}: more than is left"
+        if not _is_full_before(bounded, "device" in growing):
+            why = f"{label_of(growing)} grows {format_bytes(trend.per_step)} a step, but {bounded.bounded}{whole}"
+            leak = _undecided("bounded", why, trend.per_step, trend.since_step, suspects, _where(growing, [bounded]))
+            is_all = all(one.full_bytes is not None for one in suspects)
+            return replace(leak, verdict="no leak") if is_all and explained > LEAK.sure_frac * trend.per_step else leak
     # Items are counted, a rate is of stairs or of a run whose rate has changed, and Python's small objects are
     # estimated: by arenas of a MiB, or as of a usual size. A quarter is a guess. A third: two leaks of floats and small
     # objects were told as +18 to +50 %; half where all is estimated: small tuples, +55 %
@@ -85,10 +91,10 @@ def verdict_of(
 
         where, suspects = "host", [made_suspect(None, trend.per_step)] if searched else []
     is_open = suspects and suspects[0].held_by and is_measured and not is_told
-    left = f"{format_bytes(rest)} of it in no holder that is known" if is_open else None
+    beside = f"{format_bytes(rest)} of it in no holder that is known" if is_open else beside
     return LeakReport(
         verdict="leak", where=where, suspects=tuple(one.reported() for one in suspects), sure=sure, judged=True,
-        why=left, bytes_per_step=trend.per_step, bytes_per_step_low=trend.low, bytes_per_step_high=trend.high,
+        why=beside, bytes_per_step=trend.per_step, bytes_per_step_low=trend.low, bytes_per_step_high=trend.high,
         since_step=trend.since_step,
     )  # fmt: skip
 
@@ -117,7 +123,7 @@ def with_copied(leak: LeakReport, suspect: Suspect, since_step: int) -> LeakRepo
     if leak.verdict == "leak":
         return replace(leak, suspects=(*leak.suspects, told))
     why = suspect.bounded or ""
-    if leak.verdict == "no leak":
+    if leak.verdict == "no leak" and not leak.undecided:
         why += f". Nothing else grows (under {format_bytes(leak.bytes_per_step_high)} a step)"
         why += f"; {leak.why}" if leak.why else ""
     elif leak.why:

@@ -227,7 +227,7 @@ class LeakWatch:
         if workers is not None and workers.kind == "leak":
             from forgather_mem.diagnose.leaks.worker_code import loader_of, worker_suspects
 
-            found = worker_suspects(loader_of(self._loader()), workers.per_step)
+            found = worker_suspects(loader_of(self._loader()), workers.per_step, run.header.micro_batches)
             if found:  # at the end of a script its loader may be gone
                 self._suspects = [*(one for one in self._suspects if one.kind != "workers"), *found]
         gains = unexplained(self._totals, self._series, trends)

@@ -8,16 +8,17 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
-from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache
+from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache, one_for_each, rows_of
 from forgather_mem.diagnose.leaks.sizes import Copied
 from forgather_mem.diagnose.leaks.suspects import Suspect
 from forgather_mem.heap.containers import LRU_CACHE
 from forgather_mem.heap.holder_names import slot_names
 from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.heap.reachable import ReachableGraph
-from forgather_mem.source.container_code import adding_lines
+from forgather_mem.source.container_code import adding_lines, is_assigned_by_index, is_keyed_by_row
 from forgather_mem.source.source_lines import Line, is_user_class
 from forgather_mem.source.syntax import Named, local_names, regions_of_module
 
@@ -44,21 +45,29 @@ def _of(loader: object, name: str) -> object:
     return getattr(loader, name, getattr(loader, f"_{name}", None))
 
 
-def worker_suspects(loader: object, bytes_per_step: float) -> list[Suspect]:
-    """What the code of the dataset and the collator fills: attributes, a module's variables, caches without a limit."""
+def worker_suspects(loader: object, bytes_per_step: float, micro_batches: int = 1) -> list[Suspect]:
+    """What the code of the dataset and the collator fills: attributes, a module's variables, caches without a limit.
+
+    If all of that is limited by the data set's rows, what these take follows from what came with each step.
+    """
     found: dict[tuple[str, Line], Suspect] = {}
+    batch = getattr(_of(loader, "index_sampler"), "batch_size", None)
+    # Each worker that stays comes to see all rows; others end with an epoch, in which each row is read once
+    many = int(str(_of(loader, "num_workers"))) if _of(loader, "persistent_workers") else 1
     for part in _parts(loader):
-        for held_by, sort, lines in _held_by_code(part):
+        for held_by, sort, lines, rows in _held_by_code(part):
             for line in lines[:1]:
                 cure = KINDS["lru_cache"].cure if sort == "lru_cache" else None
                 one = found[held_by, line] = Suspect(
                     type=sort, bytes_per_step=bytes_per_step, held_by=held_by, cure=cure,
                     each="in each data worker", kind="workers", where="workers",
+                    bounded=one_for_each(held_by, rows, "rows").why if rows else None,
+                    full_bytes=int(rows * many * bytes_per_step / batch / micro_batches) if rows and batch else None,
                 )  # fmt: skip
                 one.set_line(line)
                 if _of(loader, "persistent_workers"):
                     one.cure = f"{one.cure}; until then: persistent_workers=False"
-    return list(found.values())[:_MOST]
+    return sorted(found.values(), key=lambda one: one.bounded is not None)[:_MOST]
 
 
 def copied_suspect(loader: object, copied: Copied) -> Suspect:
@@ -99,32 +108,38 @@ def _parts(loader: object) -> list[object]:
     return [part for part in parts if part is not None]
 
 
-def _held_by_code(part: object) -> Iterator[tuple[str, str, list[Line]]]:
-    """What the code of a part may fill: its attributes, the variables of its module, caches without a limit.
+class _Held(NamedTuple):
+    """What the code of a data set may fill, with the lines that do; the number of rows, if each has one entry."""
 
-    With the sort of each, and the lines that add to it.
-    """
+    held_by: str
+    sort: str
+    lines: list[Line]
+    rows: int = 0
+
+
+def _held_by_code(part: object) -> Iterator[_Held]:
+    """What the code of a part may fill: its attributes, the variables of its module, caches without a limit."""
     if inspect.isfunction(part):
-        yield from _variables(part.__module__, part.__code__.co_name)
+        yield from _variables(part, part.__module__, part.__code__.co_name)
         return
     cls = type(part)
     if not is_user_class(cls):
         return
     for name, value in list((attributes_of(part) or {}).items()):
         for named in slot_names(part, name):
-            yield f"{cls.__name__}.{name}", "attribute", adding_lines(named, isinstance(value, list))
+            yield _held(part, f"{cls.__name__}.{name}", "attribute", named, value)
     for base in filter(is_user_class, cls.__mro__):
         yield from _caches(base.__name__, vars(base).items())
-    yield from _variables(cls.__module__, cls.__name__)
+    yield from _variables(part, cls.__module__, cls.__name__)
 
 
-def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[tuple[str, str, list[Line]]]:
+def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[_Held]:
     for name, value in values:
         if isinstance(value, LRU_CACHE) and value.cache_info().maxsize is None:
-            yield f"{owner}.{name}", "lru_cache", lines_of_cache(value)
+            yield _Held(f"{owner}.{name}", "lru_cache", lines_of_cache(value))
 
 
-def _variables(module: str, within: str) -> Iterator[tuple[str, str, list[Line]]]:
+def _variables(part: object, module: str, within: str) -> Iterator[_Held]:
     """The module's variables that a function or the methods of a class name."""
     regions = [one for one in regions_of_module(module) if within in (one.class_name, getattr(one.node, "name", None))]
     names = {
@@ -135,6 +150,13 @@ def _variables(module: str, within: str) -> Iterator[tuple[str, str, list[Line]]
     }
     for name in sorted(names):
         named = Named(name=name, attribute=False, item=False, regions=tuple(regions), of_module=True)
-        yield f"{module}.{name}", "variable", adding_lines(named, is_list=False)
+        yield _held(part, f"{module}.{name}", "variable", named, None)
     values = vars(sys.modules[module]) if module in sys.modules else {}
     yield from _caches(module, ((name, values.get(name)) for name in sorted(names)))
+
+
+def _held(part: object, held_by: str, sort: str, named: Named, value: object) -> _Held:
+    lines = adding_lines(named, is_list=isinstance(value, list))
+    if isinstance(value, list) and not lines and is_assigned_by_index(named):  # [None] * 4000
+        return _Held(held_by, sort, adding_lines(named, is_list=False), len(value))
+    return _Held(held_by, sort, lines, rows_of(part) if is_keyed_by_row(named) else 0)

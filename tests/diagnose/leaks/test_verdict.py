@@ -47,13 +47,20 @@ GROWING = {"native": Trend(kind="leak", steps=400, per_step=1e5, low=1e5, high=1
 def test_what_ends_at_a_limit_that_fits_is_told_with_what_it_holds_then() -> None:
     bounded = holder("Clips.decoded", 1e5, bounded="Clips.decoded holds 4,000 at most", full_bytes=2 * 10**8)
     leak = verdict_of(GROWING, [bounded], 400)
-    assert (leak.verdict, leak.undecided) == ("not enough data", "bounded")
-    assert leak.why == "host memory grows 97.7 KiB a step, but Clips.decoded holds 4,000 at most"
+    assert (leak.verdict, leak.undecided) == ("no leak", "bounded")
+    assert leak.why == "host memory grows 97.7 KiB a step, but Clips.decoded holds 4,000 at most, 190.7 MiB in all"
+    assert verdict_of(GROWING, [bounded, holder("kept", 1e4)], 400).verdict == "not enough data", (
+        "what else grows is open"
+    )
 
 
 def test_a_limit_beyond_what_is_left_is_a_leak() -> None:
     bounded = holder("Clips.decoded", 1e5, bounded="Clips.decoded holds 4,000 at most", full_bytes=10**6 * GIB)
-    assert verdict_of(GROWING, [bounded], 400).verdict == "leak"
+    leak = verdict_of(GROWING, [bounded], 400)
+    assert (leak.verdict, leak.why) == (
+        "leak",
+        "Clips.decoded holds 4,000 at most, 976.6 TiB in all: more than is left",
+    )
 
 
 def test_what_nobody_has_searched_for_is_not_said_to_be_held_by_no_python_object() -> None:

@@ -1,8 +1,10 @@
 """What data workers keep, by the code of the data set and the collator."""
 
+import random
 from functools import cache
 from typing import Any
 
+import pytest
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from forgather_mem.diagnose.leaks.sizes import Copied
@@ -35,6 +37,49 @@ class Keeps(Dataset[int]):
         return index
 
 
+class Remembers(Dataset[bytes]):
+    """Keeps what it has read."""
+
+    def __init__(self, kept: Any) -> None:
+        self.kept, self.paths, self.epoch = kept, [f"{row}.png" for row in range(400)], 0
+
+    def __len__(self) -> int:
+        return 400
+
+
+class ByNumber(Remembers):
+    def __getitem__(self, index: int) -> bytes:
+        if index not in self.kept:
+            self.kept[index] = bytes(10)
+        return bytes(self.kept[index])
+
+
+class ByPath(Remembers):
+    def load(self, path: str, number: int) -> bytes:
+        return bytes(self.kept.setdefault((str(path), number), bytes(10)))
+
+    def __getitem__(self, index: int) -> bytes:
+        path = self.paths[int(index)]
+        return self.load(path, 0)
+
+
+class ByEpoch(Remembers):
+    def __getitem__(self, index: int) -> bytes:
+        return bytes(self.kept.setdefault((index, self.epoch), bytes(10)))
+
+
+class ByChance(Remembers):
+    def __getitem__(self, index: int) -> bytes:
+        name = random.choice(self.paths[index])
+        return bytes(self.kept.setdefault(name, bytes(10)))
+
+
+class InLists(Remembers):
+    def __getitem__(self, index: int) -> bytes:
+        self.kept.setdefault(index, []).append(bytes(10))
+        return bytes(10)
+
+
 def collated(rows: list[int]) -> list[int]:
     SEEN.update(dict.fromkeys(rows, b""))
     return rows
@@ -49,6 +94,22 @@ def test_what_workers_keep_is_named_with_its_line() -> None:
     assert found[f"{__name__}.SEEN"].source_line == "SEEN[index] = bytes(10)"
     (collator,) = worker_suspects(DataLoader([1, 2], collate_fn=collated), 1e6)  # type: ignore[arg-type]
     assert collator.source_line == 'SEEN.update(dict.fromkeys(rows, b""))'
+
+
+@pytest.mark.parametrize("data", [ByNumber({}), ByNumber([None] * 400), ByPath({})])
+def test_what_has_an_entry_for_each_row_is_limited_by_their_number(data: Any) -> None:
+    workers = {"num_workers": 2, "persistent_workers": True}
+    (one,) = worker_suspects(DataLoader(data, batch_size=8, **workers), 16 * MIB, 2)  # type: ignore[arg-type]
+    assert one.bounded == f"{type(data).__name__}.kept holds one entry for each of 400 rows at most"
+    assert one.full_bytes == 2 * 400 * MIB, "each worker that stays has all rows in the end"
+    (one,) = worker_suspects(DataLoader(data, batch_size=8, num_workers=2), 16 * MIB, 2)
+    assert one.full_bytes == 400 * MIB, "of workers that end with the epoch each has a part of them"
+
+
+@pytest.mark.parametrize("cls", [ByEpoch, ByChance, InLists])
+def test_what_gets_more_entries_with_each_pass_is_not_limited_by_the_rows(cls: Any) -> None:
+    (one,) = worker_suspects(DataLoader(cls({}), num_workers=2), 1e6)
+    assert (one.held_by, one.bounded) == (f"{cls.__name__}.kept", None)
 
 
 def test_copied_pages_may_be_of_what_workers_keep_and_are_surely_of_objects_only_where_nothing_is_kept() -> None:
