@@ -21,9 +21,9 @@ from forgather_mem.heap.autograd import is_running_sum, number_of, operations_of
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import calls_module
 from forgather_mem.heap.holder_names import names_of
-from forgather_mem.heap.object_size import array_bytes, is_array, is_tensor, is_torch
+from forgather_mem.heap.object_size import array_bytes, atoms_bytes, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
-from forgather_mem.heap.reachable import ATOMS, MANY, MAX_NODES, SAMPLED, ReachableGraph
+from forgather_mem.heap.reachable import MANY, MAX_NODES, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
 from forgather_mem.source.bytecode import names_on_line, uses_again
 from forgather_mem.source.container_code import adding_lines, is_joined
@@ -401,12 +401,8 @@ class _Census:
         values = [*itertools.islice(every, None, None, step)]
         base = getattr(node, "base", None) if (size := array_bytes(node)) else None
         if not size:
-            few = values[:: len(values) * len(self.walk.nodes) // (4 * MAX_NODES) | 1]  # of all nodes no more than that
-            # Beside the references to each there are four of ours
-            parts = [sys.getsizeof(one) / max(1, sys.getrefcount(one) - 4) for one in few if type(one) in ATOMS]
             own = sys.getsizeof(node) if type(node).__module__ in _SIZED else 0
-            of_atoms = sum(part for part in parts if part < _LIMITS.piece_bytes)
-            size = own + int(step * of_atoms * len(values) / max(1, len(few)))
+            size = own + int(step * atoms_bytes(values, 4 * MAX_NODES // len(self.walk.nodes)))
         if size * times >= _LIMITS.piece_bytes:
             yield id(node if base is None else base), size
         for one in values:

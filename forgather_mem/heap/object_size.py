@@ -8,7 +8,7 @@ import sys
 import threading
 import weakref
 from array import array
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence, Set
 from io import BytesIO, StringIO
 from types import CodeType, FrameType, FunctionType, MethodType, ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -18,17 +18,19 @@ from forgather_mem.heap.owner_paths import attributes_of
 from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.source.frame_variables import all_frames, frame_variables, is_function
 from forgather_mem.source.source_lines import is_our_class, with_callers
+from forgather_mem.units import KIB
 
 if TYPE_CHECKING:
     import torch
 
 _MOST_INSIDE = 3_000
-_MOST_HELD = 1_000  # by one object
+_MOST_HELD = (1_000, 60, 12)  # by one object; fewer where these are too many
 OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
 # No objects are in these: their own size is all
 WRITTEN = (StringIO, BytesIO)
+_NUMBERS = frozenset((int, float, complex, bool, type(None)))
 _FLAT = (array, bytearray, bytes, str, *WRITTEN)
 
 _OTHERS_TOO = type, FunctionType, BaseException, ModuleType, weakref.ref  # what they lead to is not theirs alone
@@ -71,8 +73,20 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
 def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float:
     """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once.
 
-    Of a large container some are looked at and stand for the others, unless two of them lead to the same.
+    Of a large container some are looked at and stand for the others, unless two of them lead to the same: of many
+    large ones so few of each that it ends.
     """
+    for most in _MOST_HELD:
+        new: set[object] = set()
+        total, is_whole = _deep(thing, known, counted, new, most)
+        if is_whole:
+            break
+    counted |= new
+    return total
+
+
+def _deep(thing: object, known: Set[object], counted: Set[object], new: set[object], most: int) -> tuple[float, bool]:
+    """The bytes, and whether all was looked at that stands for the others; storages are added to `new`."""
     total = 0.0
     seen: set[int] = set()
     for_others: dict[object, float] = {}  # what was added for those that were not looked at
@@ -89,22 +103,47 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
         own_bytes, led_to, stored_in = account
         if place not in seen:
             seen.add(place)
-            size = own_bytes(part, 64)
-            size += -size % 16  # as Python's allocator and the C library hand them out: a float of 24 takes 32
+            size = _given_out(own_bytes(part, 64))
             total += size * times
             for_others[place] = size * (times - 1)
-            held, each = _some_of(led_to(part))
-            todo += zip(held, itertools.repeat(times * each))
+            held, each = _some_of(led_to(part), most)
+            total += atoms_bytes(held, _MOST_INSIDE // len(seen)) * times * each
+            todo += [(one, times * each) for one in without_atoms(held)]
         else:
             total -= for_others.pop(place, 0.0)
         for key, size in () if stored_in is None else stored_in(part):
-            if key in counted:
+            if key in counted or key in new:
                 total -= for_others.pop(key, 0.0)
                 continue
-            counted.add(key)
+            new.add(key)
             total += size * times
             for_others[key] = size * (times - 1)
-    return total
+    return total, not todo
+
+
+def _given_out(size: float) -> float:
+    """As Python's allocator and the C library hand it out: a float of 24 bytes takes 32."""
+    return size + -size % 16
+
+
+def without_atoms(values: Collection[object]) -> Iterable[object]:
+    """These without numbers and short texts."""
+    return () if _NUMBERS.issuperset(map(type, values)) else itertools.filterfalse(_is_atom, values)
+
+
+def _is_atom(thing: object) -> bool:
+    return type(thing) in _NUMBERS or (type(thing) in (str, bytes) and sys.getsizeof(thing) < KIB)
+
+
+def atoms_bytes(values: Sequence[object], most: int) -> float:
+    """Bytes of the numbers and short texts among these, of which about so many are looked at.
+
+    Of one that several hold each has a part. The caller's list is the only one beside theirs.
+    """
+    few = values[:: len(values) // max(8, most) | 1]
+    # Four references are ours: of two lists, of the loop, and of `getrefcount`
+    sizes = [_given_out(sys.getsizeof(one)) / max(1, sys.getrefcount(one) - 4) for one in few if _is_atom(one)]
+    return sum(sizes) * len(values) / max(1, len(few))
 
 
 _Account = tuple[Callable[..., float], Callable[..., list[object]], Callable[..., Sequence[tuple[object, int]]] | None]
@@ -168,11 +207,11 @@ _LED_TO: dict[type | str, Callable[..., list[object]]] = {
 }
 
 
-def _some_of(held: list[object]) -> tuple[list[object], float]:
+def _some_of(held: list[object], most: int) -> tuple[list[object], float]:
     """Those to look at, and how many each of them stands for."""
-    if len(held) <= _MOST_HELD:
+    if len(held) <= most:
         return held, 1.0
-    some = held[:: 2 * (len(held) // _MOST_HELD) + 1]  # odd: keys and values of a dictionary take turns
+    some = held[:: 2 * (len(held) // most) + 1]  # odd: keys and values of a dictionary take turns
     return (some, len(held) / len(some)) if not any(map(is_tensor, some)) else (held, 1.0)
 
 
