@@ -6,9 +6,13 @@ import sys
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
+from typing import TYPE_CHECKING
 
 from forgather_mem.probes.budgeted import Budgeted
+from forgather_mem.probes.tensors import StorageKey, storages_of, values_of
+from forgather_mem.source.frame_variables import frame_variables
+from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.forks import FORKS
 from forgather_mem.system.native_heap import allocated_natively_bytes
 from forgather_mem.system.peak_windows import PeakWindow, device_peaks, host_peaks
@@ -16,9 +20,15 @@ from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work
 
+if TYPE_CHECKING:
+    import torch
+
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
 _LEFT = "tensors/activations_bytes"
+_FEW = 16  # a model's result has fewer parts
+# By storage: one of the tensors that have it, and its bytes
+_Results = dict[StorageKey, tuple["weakref.ref[torch.Tensor]", int]]
 
 
 @dataclass(unsafe_hash=True)
@@ -34,7 +44,8 @@ class PhaseProbe(Budgeted):
     `step/startup_s` is how long that took.
 
     On the host, what a forward pass leaves allocated is counted in the first 16 steps but the very first, in which
-    much is allocated once: `tensors/activations_bytes`.
+    much is allocated once: `tensors/activations_bytes`. What it takes the place of, as the variable of the result does,
+    was there before and counts as gone.
 
     A mark that is not reset shows a phase's peak only if it rises in that phase; otherwise the phase is absent. If
     steps are so short that measuring exceeds its budget, the phases of some steps are skipped. Processor time counts: a
@@ -90,6 +101,7 @@ class _Phases:
             entry.device = device.open(reset=self._probe.reset_peaks)
         elif phase == "forward" and 0 < self._num_steps < _ALWAYS:
             entry.allocated_bytes = allocated_natively_bytes()
+            entry.results = _results()
         self._open.append(entry)
         self._unpaid_s += time.thread_time() - began_s
 
@@ -101,6 +113,7 @@ class _Phases:
             entry = self._open.pop()
             if entry.allocated_bytes is not None:
                 left = (allocated_natively_bytes() or 0) - entry.allocated_bytes
+                left += sum(size for result, size in entry.results.values() if result() is None)
                 self._peaks[_LEFT] = max(left, self._peaks.get(_LEFT, 0))
             self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
             self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
@@ -157,6 +170,15 @@ class _Phase:
     host: PeakWindow | None = None
     device: PeakWindow | None = None
     allocated_bytes: int | None = None
+    results: _Results = field(default_factory=dict)
+
+
+def _results() -> _Results:
+    """The results of earlier passes that variables of the running functions hold."""
+    values = [value for frame in with_callers(sys._getframe(1)) for value in frame_variables(frame).values()]
+    few = [one for value in values if isinstance(value, Mapping) and len(value) < _FEW for one in values_of(value)]
+    tensors = [one for one in values + few if getattr(type(one), "grad_fn", None) and one.grad_fn is not None]
+    return {key: (weakref.ref(one), size) for one in tensors for key, size in storages_of(one)}
 
 
 class _Startup:

@@ -53,6 +53,18 @@ def test_what_a_forward_pass_leaves_allocated_is_counted(probe: Work, run: Run, 
     assert COUNTED not in read(probe)
 
 
+def test_what_a_forward_pass_takes_the_place_of_counts_as_gone(probe: Work, run: Run, read: Read) -> None:
+    weight = torch.ones(1000, 1000, requires_grad=True)
+    outputs: dict[str, torch.Tensor] = {}
+    for _ in range(3):
+        with phase(run, "forward"):
+            outputs = {"logits": torch.ones(500, 1000) @ weight}
+            loss = outputs["logits"].exp().sum()
+        loss.backward()
+        counted = read(probe).get(COUNTED)
+    assert counted == pytest.approx(3 * 500 * 1000 * 4, abs=100_000), "the rows, and the results of both"
+
+
 def test_of_several_micro_batches_the_highest_counts(probe: Work, run: Run, read: Read) -> None:
     for mib in (8, 32, 2):
         with phase(run, "forward"):
