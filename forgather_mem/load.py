@@ -189,8 +189,11 @@ def watch(
     from forgather_mem.loops.observed import LOOPS, ObservedLoop
     from forgather_mem.loops.state import default_arguments
 
+    quiet = quiet or run_session.folder() is not None
     with PREPARATION:
         callbacks = [] if run_session.is_off() else load_callbacks(template, **options)
+    if not quiet:
+        _leave_the_end_to_the_loop(callbacks)
     arguments = default_arguments(None if output_dir is None else os.fspath(output_dir))
     loop = ObservedLoop(arguments, lambda: callbacks)
     if run_session.is_off():
@@ -198,7 +201,17 @@ def watch(
     else:
         LOOPS.add(loop)
         loop.listen()
-    return WatchedLoop(loop, callbacks, quiet=quiet or run_session.folder() is not None)
+    return WatchedLoop(loop, callbacks, quiet=quiet)
+
+
+def _leave_the_end_to_the_loop(callbacks: Sequence[Any]) -> None:
+    """It prints the report, whatever ends it: what prints that of an out-of-memory error would print it again."""
+    from forgather_mem.callbacks.base import RuleCallback
+    from forgather_mem.callbacks.oom_reporter import LastWords
+
+    for callback in callbacks:
+        if isinstance(callback, RuleCallback):
+            callback.sinks = tuple(sink for sink in callback.sinks if not isinstance(sink, LastWords))
 
 
 class WatchedLoop:

@@ -17,7 +17,7 @@ from forgather_mem.errors import ForgatherMemError, ours
 from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
-from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
+from forgather_mem.reporting.peaks import at_ends_of_steps, device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.plausible import plausible
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
@@ -44,7 +44,9 @@ def build_report(summary: RunSummary) -> schema.RunReport:
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
     clears = next((row for row in summary.told.ledger if row.what == "clear"), schema.LedgerRow(what="clear"))
-    unlike = () if summary.told.leak.verdict == "leak" else peaks  # what grows to the end peaks there
+    unlike = (
+        [] if summary.told.leak.verdict == "leak" else [*peaks, *at_ends_of_steps(summary)]
+    )  # a leak peaks at the end
     hints = hints_of(unlike, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     told = summary.told
     if facts.end is None and not told.leak.judged and ("leaks",) in summary.readings:

@@ -31,7 +31,7 @@ def hints_of(peaks: Sequence[Peak], *, counts_passes: bool = False, tick_s: floa
     if tick_s:
         yield f"No step of torch was seen: each {tick_s:g} s of this process counts as a step."
     highest = {peak.where: peak for peak in reversed(peaks)}
-    others = {peak.where: peak.bytes for peak in reversed(peaks) if peak.phase != "data"}
+    others = {peak.where: peak.bytes for peak in sorted(peaks, key=lambda peak: peak.bytes) if peak.phase != "data"}
     # Where memory only stays, any phase may be the highest by a page or two
     if any(peak.phase == "data" and others.get(where, 0) < 0.99 * peak.bytes for where, peak in highest.items()):
         yield (

@@ -198,12 +198,14 @@ def test_memory_that_runs_out_in_the_backward_pass_of_a_plain_loop(tmp_path: Pat
 
 @pytest.mark.slow
 @pytest.mark.fresh
-def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(tmp_path: Path) -> None:
-    (tmp_path / "script.py").write_text(PLAIN + "import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n")
+@pytest.mark.parametrize("end", ["pass", "torch.empty(2**50)"])
+def test_a_script_that_calls_watch_is_watched_once_and_its_report_printed_once(tmp_path: Path, end: str) -> None:
+    block = f"import forgather_mem\nwith forgather_mem.watch():\n    main(60)\n    {end}\n"
+    (tmp_path / "script.py").write_text(PLAIN + block)
     _, _, alone = Forked(tmp_path / "script.py", [], tmp_path, environment()).wait()
-    assert alone.count(REPORT) == 1
+    assert (alone.count(REPORT), alone.count("OUT OF MEMORY")) == (1, int(end != "pass"))
     result = taken_apart(run_forked([*RUN, "script.py"], tmp_path))
-    assert (result.report.count(REPORT), result.plain.code) == (1, 0)
+    assert (result.report.count(REPORT), result.plain.code) == (1, int(end != "pass"))
     assert len(list(tmp_path.glob("forgather_mem/*/report.json"))) == 2
 
 

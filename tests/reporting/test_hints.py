@@ -1,5 +1,6 @@
 """What is not known of a loop is told with the line that would change it, and only where there is something to know."""
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -32,6 +33,9 @@ def test_in_a_run_that_leaks_nothing_is_asked_about_its_peak() -> None:
     summary.facts.header = replace(summary.facts.header, is_observed=True)
     read(summary, 161, {"phase/host/data_peak_bytes": 900 * MIB, "host/rss_peak_bytes": 900 * MIB})
     assert [hint[:8] for hint in build_report(summary).hints] == ["The peak"]
+    stayed = copy.deepcopy(summary)
+    read(stayed, 162, {"host/rss_bytes": 899 * MIB})
+    assert build_report(stayed).hints == (), "what was there at the end of a step is in this peak, too"
     summary.told = replace(summary.told, leak=LeakReport(verdict="leak", judged=True))
     assert build_report(summary).hints == ()
 
