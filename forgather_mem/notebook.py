@@ -21,15 +21,7 @@ from typing import TYPE_CHECKING
 from forgather_mem.errors import did_you_mean
 from forgather_mem.heap.autograd import operations_of, saved_by
 from forgather_mem.heap.failed_frames import chain, drop_frames, entries
-from forgather_mem.heap.object_size import (
-    Accounts,
-    atoms_bytes,
-    big_bytes,
-    deep_bytes,
-    is_array_class,
-    is_tensor,
-    without_atoms,
-)
+from forgather_mem.heap.object_size import Accounts, atoms_of, big_bytes, deep_bytes, is_array_class, is_tensor
 from forgather_mem.heap.reachable import MANY, MAX_NODES
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.probes.tensors import CONTAINERS, live_tensors, new_bytes, storages_in, tensors_in, values_of
@@ -256,8 +248,9 @@ def _new_bytes(values: list[object], seen: set[object], tensors: list[torch.Tens
             continue
         part = values_of(thing) if isinstance(thing, Mapping) else thing
         if isinstance(part, CONTAINERS) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
-            todo += without_atoms(part)
-            total += sys.getsizeof(thing) + int(atoms_bytes(gc.get_referents(thing), MAX_NODES // len(todo)))
+            atoms_bytes, rest = atoms_of(part if part is not thing else [*part], MAX_NODES // len(todo))
+            total += sys.getsizeof(thing) + int(atoms_bytes)
+            todo += rest
         elif isinstance(part, CONTAINERS) or is_array_class(type(part)):  # of many some stand for the others
             total += int(deep_bytes(thing, seen, seen))
         else:

@@ -21,7 +21,7 @@ from forgather_mem.heap.autograd import is_running_sum, number_of, operations_of
 from forgather_mem.heap.containers import PLAIN
 from forgather_mem.heap.failed_call import calls_module
 from forgather_mem.heap.holder_names import names_of
-from forgather_mem.heap.object_size import array_bytes, atoms_bytes, is_array, is_tensor, is_torch
+from forgather_mem.heap.object_size import array_bytes, atoms_of, is_array, is_tensor, is_torch
 from forgather_mem.heap.owner_paths import has_attributes, in_peoples_words
 from forgather_mem.heap.reachable import MANY, MAX_NODES, SAMPLED, ReachableGraph
 from forgather_mem.probes.tensors import StorageKey, storages_in, storages_of, values_of
@@ -402,7 +402,7 @@ class _Census:
         base = getattr(node, "base", None) if (size := array_bytes(node)) else None
         if not size:
             own = sys.getsizeof(node) if type(node).__module__ in _SIZED else 0
-            size = own + int(step * atoms_bytes(values, 4 * MAX_NODES // len(self.walk.nodes)))
+            size = own + int(step * atoms_of(values, 4 * MAX_NODES // len(self.walk.nodes))[0])
         if size * times >= _LIMITS.piece_bytes:
             yield id(node if base is None else base), size
         for one in values:

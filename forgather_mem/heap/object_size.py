@@ -23,8 +23,8 @@ from forgather_mem.units import KIB
 if TYPE_CHECKING:
     import torch
 
-_MOST_INSIDE = 3_000
-_MOST_HELD = (1_000, 60, 12)  # by one object; fewer where these are too many
+_MOST_INSIDE = 30_000  # 0.1 s
+_MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
@@ -73,20 +73,8 @@ def inside(samples: Sequence[object]) -> Iterator[object]:
 def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float:
     """Bytes freed with this object: itself and what only it leads to. `known` existed before; storages count once.
 
-    Of a large container some are looked at and stand for the others, unless two of them lead to the same: of many
-    large ones so few of each that it ends.
+    Of a large container some are looked at and stand for the others, unless two of them lead to the same.
     """
-    for most in _MOST_HELD:
-        new: set[object] = set()
-        total, is_whole = _deep(thing, known, counted, new, most)
-        if is_whole:
-            break
-    counted |= new
-    return total
-
-
-def _deep(thing: object, known: Set[object], counted: Set[object], new: set[object], most: int) -> tuple[float, bool]:
-    """The bytes, and whether all was looked at that stands for the others; storages are added to `new`."""
     total = 0.0
     seen: set[int] = set()
     for_others: dict[object, float] = {}  # what was added for those that were not looked at
@@ -106,19 +94,20 @@ def _deep(thing: object, known: Set[object], counted: Set[object], new: set[obje
             size = _given_out(own_bytes(part, 64))
             total += size * times
             for_others[place] = size * (times - 1)
-            held, each = _some_of(led_to(part), most)
-            total += atoms_bytes(held, _MOST_INSIDE // len(seen)) * times * each
-            todo += [(one, times * each) for one in without_atoms(held)]
+            held, each = _some_of(led_to(part))
+            atoms_bytes, rest = atoms_of(held, 3 * _MOST_HELD // len(seen))
+            total += atoms_bytes * times * each
+            todo += zip(rest, itertools.repeat(times * each))
         else:
             total -= for_others.pop(place, 0.0)
         for key, size in () if stored_in is None else stored_in(part):
-            if key in counted or key in new:
+            if key in counted:
                 total -= for_others.pop(key, 0.0)
                 continue
-            new.add(key)
+            counted.add(key)
             total += size * times
             for_others[key] = size * (times - 1)
-    return total, not todo
+    return total
 
 
 def _given_out(size: float) -> float:
@@ -126,24 +115,20 @@ def _given_out(size: float) -> float:
     return size + -size % 16
 
 
-def without_atoms(values: Collection[object]) -> Iterable[object]:
-    """These without numbers and short texts."""
-    return () if _NUMBERS.issuperset(map(type, values)) else itertools.filterfalse(_is_atom, values)
-
-
-def _is_atom(thing: object) -> bool:
-    return type(thing) in _NUMBERS or (type(thing) in (str, bytes) and sys.getsizeof(thing) < KIB)
-
-
-def atoms_bytes(values: Sequence[object], most: int) -> float:
-    """Bytes of the numbers and short texts among these, of which about so many are looked at.
+def atoms_of(values: Sequence[object], most: int) -> tuple[float, Iterable[object]]:
+    """Bytes of the numbers and short texts among these, of which about so many are looked at; and the others.
 
     Of one that several hold each has a part. The caller's list is the only one beside theirs.
     """
     few = values[:: len(values) // max(8, most) | 1]
     # Four references are ours: of two lists, of the loop, and of `getrefcount`
     sizes = [_given_out(sys.getsizeof(one)) / max(1, sys.getrefcount(one) - 4) for one in few if _is_atom(one)]
-    return sum(sizes) * len(values) / max(1, len(few))
+    others = () if _NUMBERS.issuperset(map(type, values)) else itertools.filterfalse(_is_atom, values)
+    return sum(sizes) * len(values) / max(1, len(few)), others
+
+
+def _is_atom(thing: object) -> bool:
+    return type(thing) in _NUMBERS or (type(thing) in (str, bytes) and sys.getsizeof(thing) < KIB)
 
 
 _Account = tuple[Callable[..., float], Callable[..., list[object]], Callable[..., Sequence[tuple[object, int]]] | None]
@@ -207,11 +192,11 @@ _LED_TO: dict[type | str, Callable[..., list[object]]] = {
 }
 
 
-def _some_of(held: list[object], most: int) -> tuple[list[object], float]:
+def _some_of(held: list[object]) -> tuple[list[object], float]:
     """Those to look at, and how many each of them stands for."""
-    if len(held) <= most:
+    if len(held) <= _MOST_HELD:
         return held, 1.0
-    some = held[:: 2 * (len(held) // most) + 1]  # odd: keys and values of a dictionary take turns
+    some = held[:: 2 * (len(held) // _MOST_HELD) + 1]  # odd: keys and values of a dictionary take turns
     return (some, len(held) / len(some)) if not any(map(is_tensor, some)) else (held, 1.0)
 
 

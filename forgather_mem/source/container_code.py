@@ -17,8 +17,6 @@ _PUSHES = frozenset(("heappush", "insort", "insort_left", "insort_right"))
 _JOINS = frozenset(("cat", "stack", "concatenate", "append", "vstack", "hstack"))
 _ONE_OF_ALL = _JOINS | {"concat", "array", "asarray", "pad_sequence", "dim_zero_cat"}
 _ITEMS = frozenset(("get", "setdefault"))
-_KEYED = frozenset(("add", "setdefault"))
-_SAME = frozenset(("int", "str", "tuple", "item"))  # what they give depends on nothing else
 
 
 @dataclass(slots=True)
@@ -94,11 +92,10 @@ class _Code:
 
     def keys_added(self) -> Iterator[ast.expr | None]:
         """The key of each addition; None of one without a key."""
-        calls = {node.func: node.args for node in ast.walk(self.region.node) if isinstance(node, ast.Call)}
+        calls = {node.func: node.args for node in ast.walk(self.region.node) if _method(node) == "setdefault"}  # type: ignore[attr-defined]
         for _, node in self.additions(assigned=False):
             slots = [one.slice for one in _targets(node) if isinstance(one, ast.Subscript)]
-            keyed = calls.get(node, []) if getattr(node, "attr", "") in _KEYED else []  # type: ignore[call-overload]
-            yield next(iter([*slots, *keyed]), None)
+            yield next(iter([*slots, *calls.get(node, [])]), None)
 
     def joins(self) -> bool:
         """Whether one is made of all that is in the container, or of what was taken out of all that is in it."""
@@ -161,56 +158,27 @@ def is_assigned_by_index(named: Named) -> bool:
 
 
 def is_keyed_by_row(named: Named) -> bool:
-    """Whether all that the code adds to the container has a key that depends on the argument of `__getitem__` alone.
+    """Whether all that the code adds has the argument of `__getitem__` as its key, or what is looked up by it alone.
 
-    So it has one entry for each row at most: an epoch, a counter or chance in the key would make ever more.
+    So there is one entry for each row at most: an epoch, a counter or chance in the key would make ever more.
     """
-    keys = [(key, one) for one in named.regions for key in _Code(named, one, is_list=False).keys_added()]
-    in_item = adding_lines(replace(named, item=True), is_list=False)  # each pass may make these longer
-    rows = _Rows(named.regions)
-    return bool(keys) and not in_item and all(key is not None and rows.give(key, region) for key, region in keys)
+    codes = [_Code(named, region, is_list=False) for region in named.regions]
+    keys = [_is_of_row(key, code.region.node) for code in codes for key in code.keys_added()]
+    return (
+        bool(keys) and all(keys) and not adding_lines(replace(named, item=True), is_list=False)
+    )  # these may get longer
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """What depends on the number of a row alone, in this code; a name is not explained by itself."""
-
-    regions: tuple[Region, ...]
-    asked: frozenset[tuple[str, Region]] = frozenset()
-
-    def give(self, key: ast.expr, region: Region) -> bool:
-        """Whether this expression has one value for each row."""
-        if isinstance(key, ast.Name):
-            name = key.id, region
-            values = [] if name in self.asked else list(self._values(*name))
-            inner = _Rows(self.regions, self.asked | {name})
-            return bool(values) and all(value is not None and inner.give(value, of) for value, of in values)
-        if isinstance(key, ast.Subscript) and isinstance(key.value, ast.Name | ast.Attribute):  # self.paths[index]
-            return self.give(key.slice, region)
-        parts = [one for one in ast.iter_child_nodes(key) if isinstance(one, ast.expr)]
-        if isinstance(key, ast.Call):
-            parts = [*key.args, *([key.func.value] if isinstance(key.func, ast.Attribute) else [])]
-            if _called(key) not in _SAME or key.keywords:
-                return False
-        return isinstance(key, ast.Constant) or (bool(parts) and all(self.give(one, region) for one in parts))
-
-    def _values(self, name: str, region: Region) -> Iterator[tuple[ast.expr | None, Region]]:
-        """What the name stands for: what it is set to, or its function is called with; None of anything else."""
-        nodes = [*ast.walk(region.node)]
-        names = [one for one in nodes if isinstance(one, ast.Name) and one.id == name]
-        stores = [one for one in names if isinstance(one.ctx, ast.Store)]
-        values = [one.value for one in nodes if any(target in stores for target in _targets(one))]  # type: ignore[attr-defined]
-        yield from ((value, region) for value in values)
-        yield from [(None, region)] * (len(stores) - len(values))  # as in a loop
-        parameters = [one.arg for one in getattr(getattr(region.node, "args", None), "args", ())]
-        if name not in parameters[bool(region.self_name) :]:
-            return
-        function, place = getattr(region.node, "name", ""), parameters.index(name) - bool(region.self_name)
-        if function == "__getitem__":
-            yield ast.Constant(place), region
-            return
-        calls = [(one, of) for of in self.regions for one in ast.walk(of.node) if _called(one) == function != ""]
-        yield from ((next(iter(one.args[place:]), None), of) for one, of in calls)  # type: ignore[attr-defined]
+def _is_of_row(key: ast.AST | None, function: ast.AST) -> bool:
+    if isinstance(key, ast.Subscript):  # self.paths[index]
+        return isinstance(key.value, ast.Attribute | ast.Name) and _is_of_row(key.slice, function)
+    if not isinstance(key, ast.Name) or getattr(function, "name", "") != "__getitem__":
+        return isinstance(key, ast.Constant)
+    names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == key.id]
+    if not any(isinstance(one.ctx, ast.Store) for one in names):
+        return key.id == function.args.args[-1].arg  # type: ignore[attr-defined]
+    set_to = [node.value for node in ast.walk(function) if any(one in names for one in _targets(node))]  # type: ignore[attr-defined]
+    return len(set_to) == 1 and isinstance(set_to[0], ast.Subscript) and _is_of_row(set_to[0], function)
 
 
 def added_to(file: str, line: int) -> str | None:

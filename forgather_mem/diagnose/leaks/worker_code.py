@@ -8,7 +8,6 @@ import inspect
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from typing import NamedTuple
 
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.holder_lines import lines_of_cache, one_for_each, rows_of
@@ -108,13 +107,8 @@ def _parts(loader: object) -> list[object]:
     return [part for part in parts if part is not None]
 
 
-class _Held(NamedTuple):
-    """What the code of a data set may fill, with the lines that do; the number of rows, if each has one entry."""
-
-    held_by: str
-    sort: str
-    lines: list[Line]
-    rows: int = 0
+# What the code may fill, its sort, the lines that do, and how many rows there are if each has one entry, else 0
+_Held = tuple[str, str, list[Line], int]
 
 
 def _held_by_code(part: object) -> Iterator[_Held]:
@@ -136,7 +130,7 @@ def _held_by_code(part: object) -> Iterator[_Held]:
 def _caches(owner: str, values: Iterable[tuple[str, object]]) -> Iterator[_Held]:
     for name, value in values:
         if isinstance(value, LRU_CACHE) and value.cache_info().maxsize is None:
-            yield _Held(f"{owner}.{name}", "lru_cache", lines_of_cache(value))
+            yield f"{owner}.{name}", "lru_cache", lines_of_cache(value), 0
 
 
 def _variables(part: object, module: str, within: str) -> Iterator[_Held]:
@@ -158,5 +152,5 @@ def _variables(part: object, module: str, within: str) -> Iterator[_Held]:
 def _held(part: object, held_by: str, sort: str, named: Named, value: object) -> _Held:
     lines = adding_lines(named, is_list=isinstance(value, list))
     if isinstance(value, list) and not lines and is_assigned_by_index(named):  # [None] * 4000
-        return _Held(held_by, sort, adding_lines(named, is_list=False), len(value))
-    return _Held(held_by, sort, lines, rows_of(part) if is_keyed_by_row(named) else 0)
+        return held_by, sort, adding_lines(named, is_list=False), len(value)
+    return held_by, sort, lines, rows_of(part) if is_keyed_by_row(named) else 0
