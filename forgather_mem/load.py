@@ -204,7 +204,7 @@ def watch(
     return WatchedLoop(loop, callbacks, quiet=quiet)
 
 
-def _leave_the_end_to_the_loop(callbacks: Sequence[Any]) -> None:
+def _leave_the_end_to_the_loop(callbacks: Sequence[object]) -> None:
     """It prints the report, whatever ends it: what prints that of an out-of-memory error would print it again."""
     from forgather_mem.callbacks.base import RuleCallback
     from forgather_mem.callbacks.oom_reporter import LastWords

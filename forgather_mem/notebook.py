@@ -246,12 +246,12 @@ def _new_bytes(values: list[object], seen: set[object], tensors: list[torch.Tens
     for thing in todo:
         if is_tensor(thing) or id(thing) in seen:
             continue
-        part = values_of(thing) if isinstance(thing, Mapping) else thing
-        if isinstance(part, CONTAINERS) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
-            atoms_bytes, rest = atoms_of(part if part is not thing else [*part], MAX_NODES // len(todo))
+        part = values_of(thing) if isinstance(thing, Mapping) else [*thing] if isinstance(thing, CONTAINERS) else thing
+        if isinstance(part, list) and (len(part) <= MANY or any(map(is_array_class, {*map(type, part)}))):
+            atoms_bytes, rest = atoms_of(part, MAX_NODES // len(todo))
             total += sys.getsizeof(thing) + int(atoms_bytes)
             todo += rest
-        elif isinstance(part, CONTAINERS) or is_array_class(type(part)):  # of many some stand for the others
+        elif isinstance(part, list) or is_array_class(type(part)):  # of many some stand for the others
             total += int(deep_bytes(thing, seen, seen))
         else:
             total += big_bytes(part)

@@ -39,9 +39,7 @@ def test_from_an_archive_too(tmp_path: Path) -> None:
             archive.write(path, Path("forgather_mem") / path.relative_to(ROOT))
     code = "import forgather_mem; print(forgather_mem.__file__, forgather_mem.Every(steps=3).steps)"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code],
-        env={"PYTHONPATH": str(tmp_path / "ours.zip")},
-        capture_output=True,
+        [sys.executable, "-P", "-c", code], env={"PYTHONPATH": str(tmp_path / "ours.zip")}, capture_output=True,
         text=True,
-    )
+    )  # fmt: skip
     assert done.stdout.split() == [str(tmp_path / "ours.zip" / "forgather_mem" / "__init__.py"), "3"], done.stderr

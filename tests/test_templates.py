@@ -77,14 +77,9 @@ def test_memory_collects_where_a_pause_does_no_harm_and_backs_off_clears_and_log
 
 def test_memory_takes_its_variables() -> None:
     collector, clearer, logger = load_callbacks(
-        "callbacks/memory.yaml",
-        collect_freq_epoch=3,
-        verbose=True,
-        empty_cache_at="step",
-        empty_cache_freq=10,
-        every_steps=5,
-        logging_dir="some where: else",
-    )
+        "callbacks/memory.yaml", collect_freq_epoch=3, verbose=True, empty_cache_at="step", empty_cache_freq=10,
+        every_steps=5, logging_dir="some where: else",
+    )  # fmt: skip
     assert (collector.collect_freq_epoch, collector.verbose) == (3, True)
     assert (clearer.empty_cache_at, clearer.empty_cache_freq) == ("step", 10)
     assert logger.rules[0].when.every_steps == 5

@@ -37,14 +37,9 @@ class Tokens(torch.utils.data.Dataset):
 def tiny_model(seed: int = 0) -> LlamaForCausalLM:
     torch.manual_seed(seed)
     config = LlamaConfig(
-        vocab_size=VOCABULARY,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=64,
-    )
+        vocab_size=VOCABULARY, hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=64,
+    )  # fmt: skip
     return LlamaForCausalLM(config)
 
 
@@ -91,12 +86,9 @@ def make_trainer(
     }  # fmt: skip
     settings.update(arguments)
     trainer = trainer_class(
-        model=model or tiny_model(),
-        args=TrainingArguments(**settings),
-        train_dataset=Tokens(rows),
-        eval_dataset=Tokens(8),
-        callbacks=list(callbacks),
-    )
+        model=model or tiny_model(), args=TrainingArguments(**settings), train_dataset=Tokens(rows),
+        eval_dataset=Tokens(8), callbacks=list(callbacks),
+    )  # fmt: skip
     trainer.remove_callback(ProgressCallback)
     trainer.remove_callback(PrinterCallback)
     return trainer

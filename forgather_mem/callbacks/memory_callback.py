@@ -5,17 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, MutableSequence, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
+from forgather_mem import probes
 from forgather_mem.callbacks.base import RuleCallback
-from forgather_mem.probes import (
-    CleanupProbe,
-    DeviceProbe,
-    HostProbe,
-    PhaseProbe,
-    PythonProbe,
-    RankProbe,
-    TensorProbe,
-    WorkerProbe,
-)
 from forgather_mem.sinks import BlackBoxSink, JsonlSink, TensorBoardSink
 from forgather_mem.telemetry.events import BETWEEN_STEPS
 from forgather_mem.telemetry.records import NOTHING, OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Sink
@@ -94,20 +85,21 @@ class MemoryCallback(RuleCallback):
 
 def watch_rules() -> list[Rule]:
     """The rules of `MemoryCallback()`: cheap readings only; no peak is reset, no kernel mark is touched."""
-    host = HostProbe(slow_every_s=30.0, budget_frac=0.0005)
-    collector = PythonProbe(tracked_every_s=60.0, budget_frac=0.0005)
-    phases = PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
-    workers = WorkerProbe(every_s=30.0, budget_frac=0.0005, zeros=False)
+    host = probes.HostProbe(slow_every_s=30.0, budget_frac=0.0005)
+    collector = probes.PythonProbe(tracked_every_s=60.0, budget_frac=0.0005)
+    phases = probes.PhaseProbe(host_mark=False, reset_peaks=False, budget_frac=0.0005)
+    tensors = probes.TensorProbe(budget_frac=0.0005)
+    workers = probes.WorkerProbe(every_s=30.0, budget_frac=0.0005, zeros=False)
     return [
         Rule(
             when=Every(steps=1),
-            do=[host, DeviceProbe(reset_peaks=False), collector, phases, CleanupProbe(), workers],
+            do=[host, probes.DeviceProbe(reset_peaks=False), collector, phases, probes.CleanupProbe(), workers],
             name="watch",
             budget_frac=OWN_BUDGET_FRAC,
         ),
         Rule(when=AtEvent(*BETWEEN_STEPS), do=[collector, phases], name="watch between steps"),
-        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[TensorProbe(budget_frac=0.0005)], name="watch tensors"),
-        Rule(when=Every(steps=50), do=[RankProbe()], name="watch ranks"),
+        Rule(when=Every(steps=10, at="pre_optimizer_step"), do=[tensors], name="watch tensors"),
+        Rule(when=Every(steps=50), do=[probes.RankProbe()], name="watch ranks"),
     ]
 
 

@@ -117,17 +117,10 @@ def comparison_of(before: Side, after: Side) -> Comparison:
         grown = _with_plan(planned, grown, settings)
     old, new, is_same = before.leak, after.leak, _are_alike(before, after)
     return Comparison(
-        before=before,
-        after=after,
-        place="plan" if planned else place,
-        planned=planned,
-        differences=found,
-        grown=grown,
-        settings=settings,
-        versions=changed(before.first.run.versions, after.first.run.versions),
-        new_leaks=[] if new is None or is_same else [new],
-        gone_leaks=[] if old is None or is_same else [old],
-    )
+        before=before, after=after, place="plan" if planned else place, planned=planned, differences=found,
+        grown=grown, settings=settings, versions=changed(before.first.run.versions, after.first.run.versions),
+        new_leaks=[] if new is None or is_same else [new], gone_leaks=[] if old is None or is_same else [old],
+    )  # fmt: skip
 
 
 def to_json(comparison: Comparison) -> dict[str, object]:

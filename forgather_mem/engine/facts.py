@@ -33,17 +33,11 @@ def header_of(args: Any, step: int = 0) -> RunHeader:
     limit_bytes, limit_kind = limit_facts()
     known: Any = process_header(os.getpid(), what_runs(), sys.argv[1:])
     return RunHeader(
-        **{**known, "argv": tuple(known["argv"])},
-        rank=int(getattr(args, "process_index", rank) or 0),
-        world_size=int(getattr(args, "world_size", world_size) or 1),
-        worker=_worker(),
-        versions=loaded_versions(),
-        limit_bytes=limit_bytes,
-        limit_kind=limit_kind,
-        step=step,
-        kills=kill_counter() or None,
+        **{**known, "argv": tuple(known["argv"])}, rank=int(getattr(args, "process_index", rank) or 0),
+        world_size=int(getattr(args, "world_size", world_size) or 1), worker=_worker(), versions=loaded_versions(),
+        limit_bytes=limit_bytes, limit_kind=limit_kind, step=step, kills=kill_counter() or None,
         micro_batches=int(getattr(args, "gradient_accumulation_steps", 1) or 1),
-    )
+    )  # fmt: skip
 
 
 def _worker() -> str:

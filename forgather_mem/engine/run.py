@@ -10,16 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from forgather_mem.engine import facts as process_facts
 from forgather_mem.engine.closing import Closing, Step
-from forgather_mem.engine.facts import (
-    current_device,
-    finish_facts,
-    header_of,
-    run_folder,
-    sizes_now,
-    startup_of,
-    training_key,
-)
 from forgather_mem.engine.ledger import Ledger
 from forgather_mem.engine.phases import PhaseStack
 from forgather_mem.engine.recorder import Recorder
@@ -66,7 +58,7 @@ class Run:
         self.output_dir: Path | None = None
         self.facts = facts
         self.rank, self.world_size = facts.header.rank, facts.header.world_size
-        self.device = current_device()
+        self.device = process_facts.current_device()
         self.step = facts.header.step
         self.summary = RunSummary(facts)
         self.ledger = Ledger()
@@ -103,8 +95,10 @@ class Run:
             args, state: The trainer's, read once and not kept.
             strict, verdict: As in the constructor.
         """
-        header = header_of(args, state.global_step)
-        header = replace(header, started_with=sizes_now(), startup=startup_of(header.process_started_s))
+        header = process_facts.header_of(args, state.global_step)
+        header = replace(
+            header, started_with=process_facts.sizes_now(), startup=process_facts.startup_of(header.process_started_s)
+        )
         run = cls(RunFacts(header), strict=strict, verdict=verdict)
         run.output_dir = Path(args.output_dir) if getattr(args, "output_dir", None) else None
         run.summary.begin(run.step, dict(header.started_with))
@@ -133,7 +127,7 @@ class Run:
     @property
     def folder(self) -> Path | None:
         if self._folder is None:
-            self._folder = run_folder(self.output_dir, self.rank, self.store_key("folder"))
+            self._folder = process_facts.run_folder(self.output_dir, self.rank, self.store_key("folder"))
         return self._folder
 
     @property
@@ -150,7 +144,7 @@ class Run:
 
     def store_key(self, what: str) -> str:
         if self._key is None:
-            self._key = training_key(self.summary.first_step or 0, self.rank, self.world_size)
+            self._key = process_facts.training_key(self.summary.first_step or 0, self.rank, self.world_size)
         number = self._num_keys[what] = self._num_keys.get(what, -1) + 1
         return f"{what}/{self._key}/{number}"
 
@@ -370,6 +364,6 @@ def _conclude(run: Run, since: Clocks, end: str) -> None:
     recorder.own.close()
     fence.call("ledger", run.ledger.close)
     fence.call("ledger", _store_ledger, run)
-    fence.call("facts", finish_facts, run.facts, end, time.perf_counter() - recorder.began_at, run.device)
+    fence.call("facts", process_facts.finish_facts, run.facts, end, time.perf_counter() - recorder.began_at, run.device)
     run.sinks.collect_problems(summary)
     summary.switched_off = list(dict.fromkeys(summary.switched_off + fence.switched_off + ASK.failure))

@@ -244,16 +244,12 @@ class _Census:
         return Holding(
             name=self._name(position),
             kind="copy" if is_all and _total(alike) >= _LIMITS.copy_frac * size else "object",
-            copied=f"{copies} of the model" + " and the optimizer's state" * has_state,
-            num_bytes=size,
-            collects=collects,
-            grows=any(line in adding for line in running),
-            added_at=line_name(*adding[0]) if adding else "",
-            is_joined=any(map(is_joined, names)),
-            num_items=len(thing) if isinstance(thing, list | deque) else 0,
-            is_unused=self._is_unused(thing),
+            copied=f"{copies} of the model" + " and the optimizer's state" * has_state, num_bytes=size,
+            collects=collects, grows=any(line in adding for line in running),
+            added_at=line_name(*adding[0]) if adding else "", is_joined=any(map(is_joined, names)),
+            num_items=len(thing) if isinstance(thing, list | deque) else 0, is_unused=self._is_unused(thing),
             is_read=self._is_read(thing),
-        )
+        )  # fmt: skip
 
     # ---- the training itself ----
 

@@ -143,17 +143,12 @@ def plan_of_log(log: StorageLog, shapes: Sequence[PlannedShape], notes: Iterable
     highest, batch = max(found, key=lambda row: row[0].bytes)
     batch, evaluation = (PlannedShape(), batch) if highest.phase == "evaluate" else (batch, PlannedShape())
     return Plan(
-        peak_bytes=highest.bytes,
-        phase=highest.phase,
-        step=highest.step,
+        peak_bytes=highest.bytes, phase=highest.phase, step=highest.step,
         **next((one for one in (batch, *(shapes if highest.phase != "data" else ())) if one.rows), batch)._asdict(),
         reserved_bytes=reserved_by_allocator(log.events, log.sizes) or 0,
         host_bytes=max((row.bytes for row, _ in _phase_peaks(host)), default=0) if host is not None else 0,
-        phases=tuple(row for row, _ in found),
-        notes=tuple(notes),
-        evaluation=evaluation,
-        trace=log.trace.lasting(),
-    )
+        phases=tuple(row for row, _ in found), notes=tuple(notes), evaluation=evaluation, trace=log.trace.lasting(),
+    )  # fmt: skip
 
 
 def _phase_peaks(log: StorageLog) -> Iterator[tuple[PhasePlan, PlannedShape]]:

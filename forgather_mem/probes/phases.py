@@ -5,12 +5,11 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections.abc import Mapping
-from dataclasses import KW_ONLY, dataclass, field
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 
 from forgather_mem.probes.budgeted import Budgeted
-from forgather_mem.probes.tensors import StorageKey, storages_of, values_of
+from forgather_mem.probes.tensors import storages_of, values_of
 from forgather_mem.source.frame_variables import frame_variables
 from forgather_mem.source.source_lines import with_callers
 from forgather_mem.system.forks import FORKS
@@ -20,15 +19,9 @@ from forgather_mem.system.process_start import process_age_s
 from forgather_mem.system.time_budget import TimeBudget
 from forgather_mem.telemetry.records import OWN_BUDGET_FRAC, Moment, RunInfo, Sample, Work
 
-if TYPE_CHECKING:
-    import torch
-
 # Short runs need phases too: this many steps are measured whatever they cost, 0.1 ms each.
 _ALWAYS = 16
 _LEFT = "tensors/activations_bytes"
-_FEW = 16  # a model's result has fewer parts
-# By storage: one of the tensors that have it, and its bytes
-_Results = dict[StorageKey, tuple["weakref.ref[torch.Tensor]", int]]
 
 
 @dataclass(unsafe_hash=True)
@@ -113,7 +106,7 @@ class _Phases:
             entry = self._open.pop()
             if entry.allocated_bytes is not None:
                 left = (allocated_natively_bytes() or 0) - entry.allocated_bytes
-                left += sum(size for result, size in entry.results.values() if result() is None)
+                left += sum(size for result, size in entry.results if result() is None)
                 self._peaks[_LEFT] = max(left, self._peaks.get(_LEFT, 0))
             self._keep(f"phase/host/{entry.name}_peak_bytes", entry.host)
             self._keep(f"phase/device/{entry.name}_peak_bytes", entry.device)
@@ -170,15 +163,17 @@ class _Phase:
     host: PeakWindow | None = None
     device: PeakWindow | None = None
     allocated_bytes: int | None = None
-    results: _Results = field(default_factory=dict)
+    results: Sequence[tuple[Callable[[], object], int]] = ()
 
 
-def _results() -> _Results:
+def _results() -> list[tuple[Callable[[], object], int]]:
     """The results of earlier passes that variables of the running functions hold."""
     values = [value for frame in with_callers(sys._getframe(1)) for value in frame_variables(frame).values()]
-    few = [one for value in values if isinstance(value, Mapping) and len(value) < _FEW for one in values_of(value)]
+    # A model's result has few parts
+    few = [one for value in values if isinstance(value, Mapping) and len(value) < 16 for one in values_of(value)]
     tensors = [one for one in values + few if getattr(type(one), "grad_fn", None) and one.grad_fn is not None]
-    return {key: (weakref.ref(one), size) for one in tensors for key, size in storages_of(one)}
+    by_storage = {key: (weakref.ref(one), size) for one in tensors for key, size in storages_of(one)}
+    return list(by_storage.values())
 
 
 class _Startup:

@@ -191,15 +191,9 @@ class cleanup:  # lower case: it is used like a function, `with cleanup():`
         given = give_back()
         kept_bytes, kept_by = self._left_behind()
         self.report = CleanupReport(
-            start=self._start,
-            end=end,
-            after=given.after,
-            num_objects=given.num_objects,
-            num_frames=num_frames,
-            took_s=given.took_s,
-            kept_bytes=kept_bytes,
-            kept=kept_by,
-        )
+            start=self._start, end=end, after=given.after, num_objects=given.num_objects, num_frames=num_frames,
+            took_s=given.took_s, kept_bytes=kept_bytes, kept=kept_by,
+        )  # fmt: skip
         if self._prints:
             _say(f"cleanup{f' {self.name}' if self.name else ''}: {self.report}")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -17,7 +17,7 @@ from forgather_mem.errors import ForgatherMemError, ours
 from forgather_mem.files import make_real_folder, read_regular, replace_file
 from forgather_mem.formats.ring import files_by_rank
 from forgather_mem.reporting.hints import hints_of
-from forgather_mem.reporting.peaks import at_ends_of_steps, device_families, highest_of, report_peaks, span_of
+from forgather_mem.reporting.peaks import device_families, highest_of, report_peaks, span_of
 from forgather_mem.reporting.plausible import plausible
 from forgather_mem.reporting.table import WHOSE, ledger_table, parts_table
 from forgather_mem.reporting.text import report_text
@@ -44,10 +44,6 @@ def build_report(summary: RunSummary) -> schema.RunReport:
     peaks = tuple(report_peaks(summary))
     foretold = [finding for finding in summary.findings if finding.data["what"] == FORETOLD]
     clears = next((row for row in summary.told.ledger if row.what == "clear"), schema.LedgerRow(what="clear"))
-    unlike = (
-        [] if summary.told.leak.verdict == "leak" else [*peaks, *at_ends_of_steps(summary)]
-    )  # a leak peaks at the end
-    hints = hints_of(unlike, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
     told = summary.told
     if facts.end is None and not told.leak.judged and ("leaks",) in summary.readings:
         told = replace(told, leak=replace(told.leak, why="the training has not ended"))
@@ -69,9 +65,16 @@ def build_report(summary: RunSummary) -> schema.RunReport:
         switched_off=tuple(summary.switched_off),
         foretold=tuple(f"step {finding.step:,}: {finding.text}" for finding in foretold),
         planned=_planned(summary),
-        hints=tuple(hints),
+        hints=tuple(_hints(summary, peaks)),
     )
     return plausible(with_in_use(report))
+
+
+def _hints(summary: RunSummary, peaks: tuple[schema.Peak, ...]) -> Iterable[str]:
+    header = summary.facts.header
+    stayed = schema.Peak(where="host", bytes=int(span_of(summary, "host/rss_bytes").highest), step=0, phase="other")
+    unlike = () if summary.told.leak.verdict == "leak" else (*peaks, stayed)  # what grows to the end peaks there
+    return hints_of(unlike, counts_passes=header.counts_passes, tick_s=header.tick_s) if header.is_observed else ()
 
 
 def with_in_use(report: schema.RunReport) -> schema.RunReport:
@@ -203,16 +206,12 @@ def _device(summary: RunSummary, family: str, index: int) -> schema.DeviceMemory
     name, total_bytes = summary.facts.devices.get(index, ("", 0))
     allocated, reserved = span_of(summary, f"{family}/allocated_bytes"), span_of(summary, f"{family}/reserved_bytes")
     return schema.DeviceMemory(
-        name=name,
-        index=index,
-        peak_allocated_bytes=int(highest_of(summary, family).highest),
-        peak_reserved_bytes=int(reserved.highest),
-        total_bytes=total_bytes,
+        name=name, index=index, peak_allocated_bytes=int(highest_of(summary, family).highest),
+        peak_reserved_bytes=int(reserved.highest), total_bytes=total_bytes,
         allocated_start_bytes=int(_start(summary, f"{family}/allocated_bytes")),
         allocated_end_bytes=int(allocated.last),
-        reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")),
-        reserved_end_bytes=int(reserved.last),
-    )
+        reserved_start_bytes=int(_start(summary, f"{family}/reserved_bytes")), reserved_end_bytes=int(reserved.last),
+    )  # fmt: skip
 
 
 def _planned(summary: RunSummary) -> schema.Planned | None:

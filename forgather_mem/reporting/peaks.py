@@ -50,13 +50,6 @@ def report_peaks(summary: RunSummary) -> Iterator[Peak]:
         yield from _with_startup(summary, family, found)
 
 
-def at_ends_of_steps(summary: RunSummary) -> Iterator[Peak]:
-    """The most that there was at the end of a step: what a phase has found there is in its peak, too."""
-    for family, where in [("host", "host"), *((family, f"gpu{index}") for family, index in device_families(summary))]:
-        span = span_of(summary, "host/rss_bytes" if family == "host" else f"{family}/allocated_bytes")
-        yield Peak(where=where, bytes=int(span.highest), step=span.step, phase="other")
-
-
 def device_families(summary: RunSummary) -> Iterator[tuple[str, int]]:
     """The families of sample names of this process's devices with their indices, the current device first."""
     if "device/allocated_bytes" in summary.spans:

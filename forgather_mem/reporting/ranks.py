@@ -128,18 +128,12 @@ def _ended(report: RunReport, first: FirstFailure) -> RunReport:
 def _row(report: RunReport, word: LauncherWord) -> RankRow:
     code, _ = word.exits.get(report.run.rank, (report.run.exit_code, 0))
     return RankRow(
-        signal=-code if code is not None and code < 0 else None,
-        error=report.run.error,
-        rank=report.run.rank,
-        end=report.run.end,
-        exit_code=report.run.exit_code if code is None or code < 0 else code,
-        steps=report.steps,
-        host_peak_bytes=report.host.rss_peak_bytes,
-        device_peak_bytes=_device_peak(report),
+        signal=-code if code is not None and code < 0 else None, error=report.run.error, rank=report.run.rank,
+        end=report.run.end, exit_code=report.run.exit_code if code is None or code < 0 else code, steps=report.steps,
+        host_peak_bytes=report.host.rss_peak_bytes, device_peak_bytes=_device_peak(report),
         device_reserved_bytes=max((device.peak_reserved_bytes for device in report.device), default=0),
-        leak=report.leak.verdict,
-        bytes_per_step=report.leak.bytes_per_step,
-    )
+        leak=report.leak.verdict, bytes_per_step=report.leak.bytes_per_step,
+    )  # fmt: skip
 
 
 def _extremes(rows: Sequence[RankRow], size: Callable[[RankRow], int]) -> Extremes:

@@ -176,7 +176,7 @@ def _is_of_row(key: ast.AST | None, function: ast.AST) -> bool:
         return isinstance(key, ast.Constant)
     names = [one for one in ast.walk(function) if isinstance(one, ast.Name) and one.id == key.id]
     if not any(isinstance(one.ctx, ast.Store) for one in names):
-        return key.id == function.args.args[-1].arg  # type: ignore[attr-defined]
+        return bool(key.id == function.args.args[-1].arg)  # type: ignore[attr-defined]
     set_to = [node.value for node in ast.walk(function) if any(one in names for one in _targets(node))]  # type: ignore[attr-defined]
     return len(set_to) == 1 and isinstance(set_to[0], ast.Subscript) and _is_of_row(set_to[0], function)
 

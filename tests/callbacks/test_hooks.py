@@ -203,14 +203,11 @@ def test_our_hook_works_in_a_real_robo_orchard_pipeline() -> None:
 
     alive: list[int] = []
     trainer = pipeline.HookBasedTrainer(
-        accelerator=Accelerator(cpu=True),
-        model=model,
+        accelerator=Accelerator(cpu=True), model=model,
         dataloader=torch.utils.data.DataLoader(torch.ones(12, 4), batch_size=2),
-        batch_processor=SimpleBatchProcessor.from_callable(forward),
-        optimizer=optimizer,
-        lr_scheduler=torch.optim.lr_scheduler.ConstantLR(optimizer),
-        max_step=6,
-    )
+        batch_processor=SimpleBatchProcessor.from_callable(forward), optimizer=optimizer,
+        lr_scheduler=torch.optim.lr_scheduler.ConstantLR(optimizer), max_step=6,
+    )  # fmt: skip
     hooks = ClearCacheHookConfig(empty_cache_at="step", empty_cache_freq=3, garbage_collection=True)()
     handle = hooks.register_into(trainer.hooks)
     trainer()

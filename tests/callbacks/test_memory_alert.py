@@ -35,12 +35,9 @@ def test_a_training_that_fills_its_memory_is_stopped_with_a_checkpoint_before_th
 ) -> None:
     alerts: list[Alert] = []
     trainer = make_trainer(
-        tmp_path,
-        [Keeps(8 << 20), MemoryAlert({}, {}, 60, call=alerts.append, save=True, stop=True, strict=True)],
-        max_steps=200,
-        rows=64,
-        logging_steps=500,
-    )
+        tmp_path, [Keeps(8 << 20), MemoryAlert({}, {}, 60, call=alerts.append, save=True, stop=True, strict=True)],
+        max_steps=200, rows=64, logging_steps=500,
+    )  # fmt: skip
     load_blas()
     used_bytes = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (used_bytes + 150 * (8 << 20), resource.RLIM_INFINITY))

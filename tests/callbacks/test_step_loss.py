@@ -33,13 +33,9 @@ class Monitor:
 def test_a_step_has_the_loss_that_the_trainer_logs(tmp_path: Path, num_micro_batches: int) -> None:
     monitor = Monitor(verbose_batches=2)
     trainer = make_trainer(
-        tmp_path,
-        [MemoryCallback(monitor=monitor, strict=True)],
-        gradient_accumulation_steps=num_micro_batches,
-        rows=16 * num_micro_batches,
-        max_steps=6,
-        logging_steps=1,
-    )
+        tmp_path, [MemoryCallback(monitor=monitor, strict=True)], gradient_accumulation_steps=num_micro_batches,
+        rows=16 * num_micro_batches, max_steps=6, logging_steps=1,
+    )  # fmt: skip
     trainer.train()  # an epoch has 4 steps
     logged = [entry["loss"] for entry in trainer.state.log_history if "loss" in entry]
     assert [batch_idx for batch_idx, _ in monitor.told] == [0, 1, 2, 3, 0, 1]

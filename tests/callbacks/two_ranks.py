@@ -70,19 +70,10 @@ def level(moment: Moment, sample: Sample) -> Mapping[str, float]:
 if __name__ == "__main__":
     folder = Path(sys.argv[1])
     trainer = make_trainer(
-        folder,
-        [
-            *of_training(),
-            SimpleGarbageCollector(collect_freq_step=2, verbose=True),
-            TBMemoryLogger(rank_steps=2),
-            JsonMemoryLogger(),
-            MemoryCallback(),
-            SlowRank(),
-        ],
-        trainer_class=TextTrainer,
-        **SETTINGS,
-        **DISTRIBUTED,
-    )
+        folder, [ *of_training(), SimpleGarbageCollector(collect_freq_step=2, verbose=True),
+        TBMemoryLogger(rank_steps=2), JsonMemoryLogger(), MemoryCallback(), SlowRank(), ], trainer_class=TextTrainer,
+        **SETTINGS, **DISTRIBUTED,
+    )  # fmt: skip
     trainer.train()
     rank = trainer.args.process_index
     collections = Collections(slow=rank == 1)

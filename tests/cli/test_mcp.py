@@ -35,14 +35,10 @@ def test_a_client_lists_reads_and_compares_runs_and_nothing_else(tmp_path: Path)
         (tmp_path / name).mkdir()
         written(report, tmp_path / name)
     listed, newest, as_json, between, outside, unknown = answers(
-        tmp_path / "runs",
-        ("runs", {}),
-        ("report", {}),
-        ("report", {"run": "first", "as_json": True}),
-        ("compare", {"before": "first", "after": "second"}),
-        ("report", {"run": "../secret"}),
+        tmp_path / "runs", ("runs", {}), ("report", {}), ("report", {"run": "first", "as_json": True}),
+        ("compare", {"before": "first", "after": "second"}), ("report", {"run": "../secret"}),
         ("compare", {"before": "first", "after": "third"}),
-    )
+    )  # fmt: skip
     assert not listed[0]
     assert "first" in listed[1]
     assert "second" in listed[1]
@@ -66,13 +62,10 @@ def test_no_text_of_a_stranger_is_obeyed_and_a_long_name_is_not_given_back(tmp_p
     ((_, listed),) = answers(tmp_path, ("runs", {}))
     known = next(one for one in listed.splitlines() if one != "honest")
     given = answers(
-        tmp_path,
-        ("report", {"run": known}),
-        ("report", {"run": known, "as_json": True}),
-        ("compare", {"before": "honest", "after": known}),
-        ("report", {"run": "x" * 100_000}),
+        tmp_path, ("report", {"run": known}), ("report", {"run": known, "as_json": True}),
+        ("compare", {"before": "honest", "after": known}), ("report", {"run": "x" * 100_000}),
         ("report", {"run": name}),
-    )
+    )  # fmt: skip
     assert [failed for failed, _ in given] == [False, False, False, True, True], [text[:300] for _, text in given]
     for text in (listed, *(text for _, text in given)):
         hostile.assert_obeyed_by_nobody(text)

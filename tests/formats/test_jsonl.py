@@ -12,14 +12,11 @@ from forgather_mem.telemetry.records import Finding, Sample
 
 NAMES = st.text(min_size=1, max_size=12)
 SAMPLES = st.builds(
-    Sample,
-    event=st.sampled_from(["step_end", "evaluate"]),
-    step=st.integers(0, 2**40),
-    epoch=st.none() | st.floats(0, 100),
-    time_s=st.floats(0, 2e9),
+    Sample, event=st.sampled_from(["step_end", "evaluate"]), step=st.integers(0, 2**40),
+    epoch=st.none() | st.floats(0, 100), time_s=st.floats(0, 2e9),
     values=st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False)),
     device=st.none() | st.integers(0, 7),
-)
+)  # fmt: skip
 PLAIN = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),

@@ -3,9 +3,11 @@
 import collections
 import functools
 import sys
+import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from types import FrameType, FunctionType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -55,6 +57,30 @@ class Frame:
 def test_what_leads_to_one_mib_frees_one_mib(make: object) -> None:
     thing = make if getattr(make, "__defaults__", None) else make()  # type: ignore[operator]
     assert size(thing) == pytest.approx(MIB, abs=4000)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: [list(range(1000, 2000)) for _ in range(1000)],
+        lambda: [[list(range(1000, 1100)) for _ in range(100)] for _ in range(100)],
+        lambda: [{"ids": list(range(1000, 1064)), "mask": [1] * 64} for _ in range(3000)],
+    ],
+)
+def test_numbers_in_lists_of_lists_count_with_their_container_also_where_most_are_not_looked_at(make: Any) -> None:
+    tracemalloc.start()
+    try:
+        thing = make()
+        assert size(thing) == pytest.approx(tracemalloc.get_traced_memory()[0], rel=0.05)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_number_that_several_hold_counts_in_parts() -> None:
+    one = [float(number) for number in range(10_000)]
+    other = one[:]
+    assert size(one) == pytest.approx(10_000 * (8 + 32 / 2), rel=0.05)
+    assert len(other) == len(one)
 
 
 def test_a_closure_frees_what_it_has_captured_but_not_its_module() -> None:

@@ -33,12 +33,10 @@ def card_plan(card_gib: float, needs: CardUse, **more: Any) -> CardPlan:
 
 def test_of_a_card_it_says_first_whether_it_fits_and_that_it_is_computed() -> None:
     card = card_plan(
-        24,
-        use(17, 19),
-        most_rows=Most(11, use(22, 24), is_all=True),
+        24, use(17, 19), most_rows=Most(11, use(22, 24), is_all=True),
         most_length=Most(2048, use(20, 21), is_all=True),
         instead=(("bf16=True", use(10, 11)), ("optim=adafactor", use(12, 13))),
-    )
+    )  # fmt: skip
     assert card_text(card).splitlines() == [
         "Fits: 17.0 GiB to 19.0 GiB of 24.0 GiB. Computed, not measured.",
         "  of it estimated 512.0 MiB to 1.0 GiB, the context and libraries' workspaces",

@@ -15,15 +15,10 @@ _ITEMS = {"float32": 4, "bfloat16": 2, "bool": 1, "int64": 8}
 _SIZES = st.integers(0, 40).map(lambda power: 2**power)
 _SUSPECTS = st.builds(
     lambda sides, kind, **facts: LeakSuspect(
-        type="list", held_by="kept", each=f"Tensor {sides} {kind} on cpu", **facts
-    ),
-    sides=st.lists(st.integers(1, 512), max_size=3),
-    kind=st.sampled_from(sorted(_ITEMS)),
-    bytes_per_step=_SIZES,
-    count_per_step=st.sampled_from([0.0, 0.5, 1.0, 20.0]),
-    count=_SIZES,
-    bytes=st.none() | _SIZES,
-)
+    type="list", held_by="kept", each=f"Tensor {sides} {kind} on cpu", **facts ),
+    sides=st.lists(st.integers(1, 512), max_size=3), kind=st.sampled_from(sorted(_ITEMS)), bytes_per_step=_SIZES,
+    count_per_step=st.sampled_from([0.0, 0.5, 1.0, 20.0]), count=_SIZES, bytes=st.none() | _SIZES,
+)  # fmt: skip
 
 
 @given(st.lists(_SUSPECTS, min_size=1, max_size=3), st.integers(2, 400), _SIZES.filter(lambda size: size > 2**20))

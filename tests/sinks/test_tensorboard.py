@@ -39,12 +39,9 @@ def test_a_step_is_one_record_and_its_time_is_the_samples(tmp_path: Path) -> Non
 
 def test_a_description_stands_in_the_first_record_of_its_tag_only(tmp_path: Path) -> None:
     write(
-        tmp_path,
-        sample(1, host__rss_bytes=GIB),
-        sample(2, host__rss_bytes=GIB),
-        sample(3, host__rss_bytes=GIB, host__anon_bytes=GIB),
-        layout=False,
-    )
+        tmp_path, sample(1, host__rss_bytes=GIB), sample(2, host__rss_bytes=GIB),
+        sample(3, host__rss_bytes=GIB, host__anon_bytes=GIB), layout=False,
+    )  # fmt: skip
     described = [
         [value.metadata.summary_description[:21] for value in event.summary.value] for event in records(tmp_path)[1:]
     ]

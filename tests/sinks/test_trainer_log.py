@@ -46,12 +46,9 @@ def test_gauges_give_extremes_flows_sums_and_totals_the_last_value() -> None:
     sink = TrainerLogSink(prefix="memory/", keys=keys)
     for i in (1, 3, 2):
         feed(
-            sink,
-            host__rss_bytes=i * GIB,
-            device__headroom_bytes=i * GIB,
-            gc__pause_s=i * 0.001,
+            sink, host__rss_bytes=i * GIB, device__headroom_bytes=i * GIB, gc__pause_s=i * 0.001,
             gc__collections=float(i),
-        )
+        )  # fmt: skip
     assert sink.log_values(3) == {
         "memory/rss_gib": 3.0,
         "memory/headroom_gib": 1.0,
@@ -94,14 +91,9 @@ def test_groups_add_headroom_the_peaks_of_phases_and_the_tensors() -> None:
 def test_with_a_device_the_groups_are_its_own() -> None:
     sink = begun(TrainerLogSink(keys={"rss_gib": "host/rss_bytes"}, also=["headroom", "phases"]), device=0)
     feed(
-        sink,
-        host__rss_bytes=GIB,
-        host__available_bytes=9 * GIB,
-        phase__host__save_peak_bytes=8 * GIB,
-        device__step_peak_bytes=2 * GIB,
-        device__headroom_bytes=3 * GIB,
-        phase__device__save_peak_bytes=4 * GIB,
-    )
+        sink, host__rss_bytes=GIB, host__available_bytes=9 * GIB, phase__host__save_peak_bytes=8 * GIB,
+        device__step_peak_bytes=2 * GIB, device__headroom_bytes=3 * GIB, phase__device__save_peak_bytes=4 * GIB,
+    )  # fmt: skip
     assert sink.log_values(1) == {"mem_rss_gib": 1.0, "mem_headroom_gib": 3.0, "mem_phase_save_gib": 4.0}
 
 

@@ -31,13 +31,9 @@ class Killed:
         self._output = folder / "stdout"
         with self._output.open("wb") as out, (folder / "stderr").open("wb") as err:
             self._process = subprocess.Popen(
-                [*RUN, str(SCRIPT), "long", "."],
-                cwd=folder,
-                env=environment(),
-                stdout=out,
-                stderr=err,
+                [*RUN, str(SCRIPT), "long", "."], cwd=folder, env=environment(), stdout=out, stderr=err,
                 start_new_session=True,
-            )
+            )  # fmt: skip
 
     def last_step(self) -> int:
         lines = self._output.read_text().splitlines()

@@ -188,20 +188,12 @@ def _call_node(
         kwargs = {key: value for key, value in kwargs.items() if key not in (_LATENT, _FOLDERS)}
     children = _nodes((*args, *kwargs.values(), latent))
     return CallNode(
-        mark=mark,
-        children=children,
-        name=tag.name,
-        per_use=kind == "factory",
-        is_singleton=kind in ("singleton", "meta"),
-        kind=kind,
-        constructor=tag.constructor,
-        args=tuple(args),
-        kwargs=kwargs,
-        latent=latent,
-        searchpath=() if searchpath is None else _folders(searchpath, key_marks.get(_FOLDERS, mark)),
-        marks=key_marks,
+        mark=mark, children=children, name=tag.name, per_use=kind == "factory",
+        is_singleton=kind in ("singleton", "meta"), kind=kind, constructor=tag.constructor, args=tuple(args),
+        kwargs=kwargs, latent=latent,
+        searchpath=() if searchpath is None else _folders(searchpath, key_marks.get(_FOLDERS, mark)), marks=key_marks,
         written=written,
-    )
+    )  # fmt: skip
 
 
 _Arguments = tuple[Sequence[Value], Mapping[str, Value], Mapping[object, Mark]]

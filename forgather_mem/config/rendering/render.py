@@ -99,16 +99,10 @@ class Renderer:
             unknown += tuple(_unread(source, self._compiler.outline(source), mentioned))
         locate = Tracer(lambda: self._trace(job, source, wrapped, text, values), source.place(1))
         return Rendered(
-            name=source.name,
-            text=text,
-            values=values,
-            locate=locate,
-            unknown_blocks=unknown,
-            parent=parent.name if parent is not None else None,
-            mentioned=mentioned,
-            num_chars=job.source_chars,
+            name=source.name, text=text, values=values, locate=locate, unknown_blocks=unknown,
+            parent=parent.name if parent is not None else None, mentioned=mentioned, num_chars=job.source_chars,
             references=_referenced(job),
-        )
+        )  # fmt: skip
 
     def _run(
         self, compiler: Compiler, job: Job, source: Source, wrapped: dict[str, object]

@@ -60,15 +60,9 @@ class SourceLocation:
           write 1e-4
         """
         return TemplateError(
-            message,
-            template=self.template,
-            line=self.line,
-            column=self.column,
-            path=path,
-            hint=hint,
-            source_line=self.source_line,
-            chain=self.chain,
-        )
+            message, template=self.template, line=self.line, column=self.column, path=path, hint=hint,
+            source_line=self.source_line, chain=self.chain,
+        )  # fmt: skip
 
 
 Reference: TypeAlias = tuple[int, str, str]

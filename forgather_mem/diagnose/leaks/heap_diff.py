@@ -8,21 +8,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from forgather_mem.diagnose.leaks import suspects as leak_suspects
 from forgather_mem.diagnose.leaks.holder_kinds import KINDS
 from forgather_mem.diagnose.leaks.kept_lines import KeptLines
 from forgather_mem.diagnose.leaks.snapshot import GrownObject, chains, grown, look, usual_bytes, weigh_whole
-from forgather_mem.diagnose.leaks.suspects import (
-    INDICES,
-    MAX_SUSPECTS,
-    Place,
-    Suspect,
-    cycle_suspects,
-    made_suspect,
-    pace_of,
-    path_of,
-    sort_of,
-    suspect_of,
-)
 from forgather_mem.heap.containers import CONTAINERS, newest
 from forgather_mem.heap.object_size import deep_bytes, has_graph, keeps_frames
 from forgather_mem.heap.reachable import ReachableGraph
@@ -57,7 +46,7 @@ class CloserLook:
 
     STEPS = 10  # between the two
 
-    def __init__(self, step: int, far: bool = False, held: Place | None = None) -> None:
+    def __init__(self, step: int, far: bool = False, held: leak_suspects.Place | None = None) -> None:
         """Take the first look, at the step that has just finished.
 
         Args:
@@ -76,7 +65,7 @@ class CloserLook:
         walk.forget()
         self._mark, self._kept, self._is_even = Mark(), KeptLines(opens=far, held=size_of), True
 
-    def finish(self, step: int, rate: float, first_step: int = 0, is_even: bool = True) -> list[Suspect]:
+    def finish(self, step: int, rate: float, first_step: int = 0, is_even: bool = True) -> list[leak_suspects.Suspect]:
         """What has grown since, most likely cause first.
 
         Args:
@@ -96,7 +85,7 @@ class CloserLook:
                 walk.forget()
                 walk = self._walk_far(self._unreached, step, rate, num_steps)
                 found = self._found(walk, step, rate, num_steps)
-            told, suspects = _told(found), [suspect_of(one, walk) for one in found]
+            told, suspects = _told(found), [leak_suspects.suspect_of(one, walk) for one in found]
         finally:
             walk.forget()
         found.clear()  # nothing of ours holds what may be garbage
@@ -104,7 +93,7 @@ class CloserLook:
             suspects += self._garbage(step, rate)
         line = self._kept.line_of(rate * steps)
         if told < LOOK.held_frac * rate and all(KINDS[one.kind].is_sized and one.kind != "cycle" for one in suspects):
-            suspects.append(made_suspect(line, rate))
+            suspects.append(leak_suspects.made_suspect(line, rate))
         self.drop()
         adding = self._kept.adding
         for suspect in suspects:
@@ -123,7 +112,7 @@ class CloserLook:
         for one in more:  # an evaluation may lie between the looks, or a part of a step
             if one.kind == "items":
                 whole, steps = one.count / num_steps, max(1, step - self.step)
-                pace = pace_of(round(one.count_per_step * steps), steps, whole, self._is_even)
+                pace = leak_suspects.pace_of(round(one.count_per_step * steps), steps, whole, self._is_even)
                 most = rate / one.each_bytes
                 # Where the run has had it as well; a fifth is a guess, and so is the third for what is from before it
                 one.count_per_step = pace if whole > 0.8 * pace else min(pace, max(whole, most))
@@ -139,7 +128,7 @@ class CloserLook:
                 one.each_bytes = min(one.each_bytes, rate / one.count_per_step)  # they are counted once per link
                 found += [one] if _matters(one, rate) else []
             found.sort(key=lambda one: -one.bytes_per_step)
-        return found[:MAX_SUSPECTS]
+        return found[: leak_suspects.MAX_SUSPECTS]
 
     def _walk_far(self, unreached: Unreached, step: int, rate: float, num_steps: int) -> ReachableGraph:
         """From what is suspended, too; if that explains too little, to what has grown in the whole heap."""
@@ -161,21 +150,21 @@ class CloserLook:
         self._mark.drop()
         self._kept.close()
 
-    def _garbage(self, step: int, rate: float) -> list[Suspect]:
+    def _garbage(self, step: int, rate: float) -> list[leak_suspects.Suspect]:
         """Reference cycles created since the first look that nothing holds any more."""
         young = self._mark.younger()
-        found = cycle_suspects([] if young is None else garbage_among(young), max(1, step - self.step))
+        found = leak_suspects.cycle_suspects([] if young is None else garbage_among(young), max(1, step - self.step))
         # Less may wait to be collected
         return [one for one in found if one.bytes_per_step >= LOOK.explained_frac * rate]
 
 
-def _sorted(suspects: list[Suspect], rate: float) -> list[Suspect]:
+def _sorted(suspects: list[leak_suspects.Suspect], rate: float) -> list[leak_suspects.Suspect]:
     """The likeliest first: of two that explain about as much, the one whose line is known."""
     _give_rest_to_graph(suspects, rate)
     suspects.sort(
         key=lambda one: (one.last, -round(5 * one.bytes_per_step / rate), not one.allocated_at, -one.bytes_per_step)
     )
-    return [one for one in suspects if not _is_part(one, suspects)][:MAX_SUSPECTS]
+    return [one for one in suspects if not _is_part(one, suspects)][: leak_suspects.MAX_SUSPECTS]
 
 
 def _joined(more: list[GrownObject], walk: ReachableGraph, wholes: list[GrownObject], steps: int) -> list[GrownObject]:
@@ -223,7 +212,7 @@ def _matters(one: GrownObject, rate: float) -> bool:
     return one.kind == "items" and (holds_graphs or keeps_frames(one.samples))
 
 
-def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
+def _give_rest_to_graph(suspects: list[leak_suspects.Suspect], rate: float) -> None:
     """The size of a graph can't be queried: attribute to it what the others don't explain, where that is much."""
     graphs = [one for one in suspects if not KINDS[one.kind].is_sized]
     rest = rate - sum(one.bytes_per_step for one in suspects)
@@ -233,7 +222,7 @@ def _give_rest_to_graph(suspects: list[Suspect], rate: float) -> None:
             one.bytes = round(one.count * one.bytes_per_step / one.count_per_step)
 
 
-def _is_part(one: Suspect, suspects: list[Suspect]) -> bool:
+def _is_part(one: leak_suspects.Suspect, suspects: list[leak_suspects.Suspect]) -> bool:
     """Whether it is inside another suspect, which is more informative."""
     name = one.held_by or ""
     return any(other.held_by and name.startswith((f"{other.held_by}[", f"{other.held_by}.")) for other in suspects)
@@ -243,8 +232,10 @@ def merge_similar(found: list[GrownObject], walk: ReachableGraph) -> list[GrownO
     """Merge those that differ only by an index or a key, and have items of one sort; the largest first."""
     groups: dict[tuple[str, object], list[GrownObject]] = {}
     for one in found[: LOOK.most_merged]:
-        sort = sort_of(one.samples) if one.kind == "items" else one.kind
-        groups.setdefault((INDICES.sub("[...]", path_of(walk, one.position)), sort), []).append(one)
+        sort = leak_suspects.sort_of(one.samples) if one.kind == "items" else one.kind
+        groups.setdefault(
+            (leak_suspects.INDICES.sub("[...]", leak_suspects.path_of(walk, one.position)), sort), []
+        ).append(one)
     merged = [ones[0] if len(ones) == 1 else _sum_of(name, ones) for (name, _), ones in groups.items()]
     return sorted([*merged, *found[LOOK.most_merged :]], key=lambda one: -one.bytes_per_step)
 

@@ -41,13 +41,9 @@ def test_norms_are_those_before_clipping_and_equal_the_trainers_own(
     tmp_path: Path, accumulation: int, max_grad_norm: float
 ) -> None:
     trainer = make_trainer(
-        tmp_path,
-        [GradLogger(log_frequency=2)],
-        trainer_class=NormsByHand,
-        max_grad_norm=max_grad_norm,
-        gradient_accumulation_steps=accumulation,
-        rows=128,
-    )
+        tmp_path, [GradLogger(log_frequency=2)], trainer_class=NormsByHand, max_grad_norm=max_grad_norm,
+        gradient_accumulation_steps=accumulation, rows=128,
+    )  # fmt: skip
     trainer.train()
     found = scalars(tmp_path)
     own = {entry["step"]: entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry}

@@ -47,26 +47,17 @@ def trainer_of(folder: Path, callbacks: list[Any], *, longest: int = LONG, at: i
     data[at] = {"input_ids": [1] * longest}
     torch.manual_seed(0)
     config = LlamaConfig(
-        vocab_size=2000,
-        hidden_size=32,
-        intermediate_size=64,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        max_position_embeddings=LONG,
-    )
+        vocab_size=2000, hidden_size=32, intermediate_size=64, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=2, max_position_embeddings=LONG,
+    )  # fmt: skip
     arguments = TrainingArguments(
         str(folder), num_train_epochs=1, per_device_train_batch_size=4, per_device_eval_batch_size=4, use_cpu=True,
         report_to=[], save_strategy="no", disable_tqdm=True, seed=1, **settings,
     )  # fmt: skip
     return Trainer(
-        LlamaForCausalLM(config),
-        arguments,
-        data_collator=padded,
-        train_dataset=data,
-        eval_dataset=data[:40] * 10,
+        LlamaForCausalLM(config), arguments, data_collator=padded, train_dataset=data, eval_dataset=data[:40] * 10,
         callbacks=callbacks,
-    )
+    )  # fmt: skip
 
 
 def leave(free_bytes: int) -> None:

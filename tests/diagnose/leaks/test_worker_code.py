@@ -1,6 +1,5 @@
 """What data workers keep, by the code of the data set and the collator."""
 
-import random
 from functools import cache
 from typing import Any
 
@@ -41,7 +40,7 @@ class Remembers(Dataset[bytes]):
     """Keeps what it has read."""
 
     def __init__(self, kept: Any) -> None:
-        self.kept, self.paths, self.epoch = kept, [f"{row}.png" for row in range(400)], 0
+        self.kept, self.paths, self.epoch = kept, ["a.png"] * 400, 0
 
     def __len__(self) -> int:
         return 400
@@ -49,29 +48,20 @@ class Remembers(Dataset[bytes]):
 
 class ByNumber(Remembers):
     def __getitem__(self, index: int) -> bytes:
-        if index not in self.kept:
+        if not self.kept[index]:
             self.kept[index] = bytes(10)
         return bytes(self.kept[index])
 
 
 class ByPath(Remembers):
-    def load(self, path: str, number: int) -> bytes:
-        return bytes(self.kept.setdefault((str(path), number), bytes(10)))
-
     def __getitem__(self, index: int) -> bytes:
-        path = self.paths[int(index)]
-        return self.load(path, 0)
+        path = self.paths[index]
+        return bytes(self.kept.setdefault(path, bytes(10)))
 
 
 class ByEpoch(Remembers):
     def __getitem__(self, index: int) -> bytes:
         return bytes(self.kept.setdefault((index, self.epoch), bytes(10)))
-
-
-class ByChance(Remembers):
-    def __getitem__(self, index: int) -> bytes:
-        name = random.choice(self.paths[index])
-        return bytes(self.kept.setdefault(name, bytes(10)))
 
 
 class InLists(Remembers):
@@ -106,7 +96,7 @@ def test_what_has_an_entry_for_each_row_is_limited_by_their_number(data: Any) ->
     assert one.full_bytes == 400 * MIB, "of workers that end with the epoch each has a part of them"
 
 
-@pytest.mark.parametrize("cls", [ByEpoch, ByChance, InLists])
+@pytest.mark.parametrize("cls", [ByEpoch, InLists])
 def test_what_gets_more_entries_with_each_pass_is_not_limited_by_the_rows(cls: Any) -> None:
     (one,) = worker_suspects(DataLoader(cls({}), num_workers=2), 1e6)
     assert (one.held_by, one.bounded) == (f"{cls.__name__}.kept", None)
