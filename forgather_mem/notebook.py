@@ -252,6 +252,7 @@ def _new_bytes(values: list[object], seen: set[object], tensors: list[torch.Tens
             total += sys.getsizeof(thing) + int(atoms_bytes)
             todo += rest
         elif isinstance(part, list) or is_array_class(type(part)):  # of many some stand for the others
+            part = None  # a list of them is one holder more
             total += int(deep_bytes(thing, seen, seen))
         else:
             total += big_bytes(part)

@@ -294,8 +294,9 @@ def test_of_a_long_list_some_items_stand_for_the_others() -> None:
         raise MemoryError
 
     found = {held.name.split("`")[1]: held.num_bytes for held in census(collects).values()}
-    number, row = sys.getsizeof(1000), sys.getsizeof({"input": 0, "kind": 0}) + sys.getsizeof(list(range(100)))
-    words = sys.getsizeof(dict.fromkeys(map(str, range(30_000)))) + 30_000 * (sys.getsizeof("word 10000") + number)
+    # 28 and 59 bytes take 32 and 64
+    number, row = 32, sys.getsizeof({"input": 0, "kind": 0}) + sys.getsizeof(list(range(100)))
+    words = sys.getsizeof(dict.fromkeys(map(str, range(30_000)))) + 30_000 * (64 + number)
     rows, plain = 2000 * (sys.getsizeof({"x": 0}) + 2**12), 2000 * 2**12
     sizes = {"rows": rows, "plain": plain, "tokens": 4000 * (row + 100 * number), "words": words, "same": 8_000_000}
     sizes["nested"] = 30 * 390 * (sys.getsizeof(list(range(300))) + 300 * number)
