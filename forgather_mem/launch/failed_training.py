@@ -257,6 +257,9 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     # What was read stands in place of what a plan calls what it is kept in, or what it was made as
     had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
     had |= planned.held
+    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
+        read = report.breakdown.sizes()
+        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
     over = sum(had.values()) - planned.room_bytes
     of_passes = "results", "temporaries", "batch", "activations", *graphs
     for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
@@ -307,17 +310,23 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     In a step its own is how far its passes had risen above its end in the steps before.
     """
     host, of = report.host, report.breakdown
-    before = max(of.parameters, host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes) - of.parameters
+    began = host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes
+    before = max(of.parameters, began, host.allocated_start_bytes) - of.parameters
     known = {"parameters": of.parameters, "optimizer": of.optimizer, THERE_BEFORE: before}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
-    own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
+    is_in_step = killed.phase in STEP_PHASES
+    own = min(left - grown, of.activations_peak * is_in_step)
+    # What has come in another phase was not there when it was read last
+    read = max(0, host.rss_end_bytes - killed.file_bytes - sum(known.values()) - grown) * (not is_in_step)
+    read = min(left - grown, read)
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
     rest = rest if of.parameters or killed.phase != "save" else UNSEEN  # the training's own are in it
-    known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
+    known |= {"grown step by step": grown, _OF_STEP: own, UNSEEN: read}
+    known[rest] = known.get(rest, 0) + left - grown - own - read
     known |= _of_others(killed, others_bytes_of(killed))
     return _with_size(known) if report.steps else {}
 

@@ -193,6 +193,7 @@ def _host(summary: RunSummary) -> schema.HostMemory:
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
         allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
         allocated_end_bytes=summary.facts.allocated_end_bytes,
+        gaps_start_bytes=int(summary.started_with.get("host/gaps_bytes", 0)),
         activations_bytes=int(summary.highest("tensors/activations_bytes") or 0),
     )
 

@@ -202,6 +202,27 @@ def test_what_was_read_before_the_kill_stands_in_place_of_what_the_plan_calls_th
     assert {"graphs in `loss`": 430 * MIB, "not in the plan": 20 * MIB}.items() <= killed.in_use.items()
 
 
+def test_no_part_is_larger_than_it_was_read_and_none_is_there_that_comes_later() -> None:
+    """A teacher's gradients and a second optimizer's state are in the plan of the step, not in the forward pass."""
+    parts = {"activations": 500 * MIB, "gradients": 90 * MIB, "optimizer": 60 * MIB}
+    report = report_of(host=HOST, steps=9, breakdown=Breakdown(parameters=MIB, gradients=2 * MIB, optimizer=4 * MIB))
+    told = explained_kill(report, KILLED, replace(NEEDS, parts=parts)).in_use
+    assert {part: told[part] // MIB for part in parts} == {"activations": 500, "gradients": 2, "optimizer": 4}
+    back = explained_kill(report, replace(KILLED, phase="backward"), replace(NEEDS, phase="backward", parts=parts))
+    assert (back.in_use["gradients"], back.in_use["activations"]) == (90 * MIB, 400 * MIB)
+
+
+def test_what_was_there_when_it_was_read_last_has_not_come_in_a_generation() -> None:
+    """A loop was met after its first pass, with 200 MiB of gaps; 450 of 700 MiB were there after its last step."""
+    sizes = {"rss_start_bytes": 420 * MIB, "gaps_start_bytes": 200 * MIB, "rss_end_bytes": 490 * MIB}
+    report = report_of(host=replace(HOST, **sizes), steps=6)
+    killed = replace(KILLED, phase="generate", used_bytes=None, file_bytes=40 * MIB)
+    told = {part: size // MIB for part, size in explained_kill(report, killed, None).in_use.items()}
+    assert told == {"there before the first step": 180, "not looked into": 270, "generation": 250}
+    saved = explained_kill(report, replace(killed, phase="save"), None).in_use
+    assert saved["not looked into"] == 520 * MIB, "it may be in copies of what was there"
+
+
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
     report = report_of(host=HOST, steps=6)
     fits = KillInPlan(

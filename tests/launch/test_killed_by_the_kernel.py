@@ -111,6 +111,17 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 
 
 @pytest.mark.slow
+def test_who_holds_the_most_is_told_also_where_only_passes_came_near_the_limit(tmp_path: Path, group: Path) -> None:
+    text = (
+        "import torch\nmodel, kept = torch.nn.Linear(8, 8), []\noptimizer = torch.optim.SGD(model.parameters())\n"
+        "while True:\n    torch.ones(50_000_000)\n    model(torch.ones(1, 8)).sum().backward()\n"
+        "    optimizer.step()\n    kept.append(torch.ones(4_000_000))\n"
+    )
+    killed = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")["killed"]
+    assert "MiB are in `kept`, added at script.py:8." in killed["why_now"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_what_a_sum_of_evaluated_losses_keeps_is_told_before_a_kill(tmp_path: Path, group: Path, mode: str) -> None:
     text = (
