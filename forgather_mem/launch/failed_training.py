@@ -13,8 +13,8 @@ from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UN
 from forgather_mem.diagnose.oom.explanation import as_written, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
-from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.diagnose.oom.remedies import PREDICTS, keeps_predictions, may_help
+from forgather_mem.diagnose.oom.remedy import WHEN, doing
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -183,8 +183,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         return "memory grows at each step"
     if killed.has_trained:
         return "a plan has nothing after the training"
-    if killed.phase in OPAQUE_PHASES - {"evaluate"}:
-        return f"a plan has no {killed.phase}"
+    if killed.phase in OPAQUE_PHASES - {"evaluate"} or _inside(report):
+        return f"a plan has no {_inside(report) or killed.phase}"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -216,25 +216,49 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 def may_help_after(report: RunReport) -> list[Change]:
     """What may help a process that was killed: it could not say so."""
     case = _case_of(report)
+    if inside := _inside(report):
+        return [doing(f"less at once in {inside}", "all predictions are joined by then")]
     return as_written(may_help(case), case.settings.is_trainers)
 
 
 def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
-    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
+    settings = RunSettings(
+        arguments=told,
+        is_trainers="per_device_train_batch_size" in told,
+        has_metrics="trainer.compute_metrics" in told,
+        filters_logits="trainer.preprocess_logits_for_metrics" in told,
+        returned=told.get("model.returned", ""),
+    )
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
     case.num_workers = report.killed.num_workers or settings.number("loader.num_workers", 0)
     others = others_bytes_of(report.killed)
     case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
-    case.functions = PREDICTS if report.killed.has_trained else ()
+    case.functions = PREDICTS if report.killed.has_trained and settings.is_trainers else ()
     if case.phase == "generate":
         sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}
         case.generates(sizes)
         rows = sizes["rows"] * case.each_prompt[1]
         case.batch = Batch(rows, sizes["length"] or None) if rows else None
     return case
+
+
+def _inside(report: RunReport) -> str:
+    """The function of the user's that was running in an evaluation; empty where nobody has told."""
+    is_evaluation = report.killed is not None and report.killed.phase == "evaluate"
+    return report.run.settings.get("evaluate.in", "") if is_evaluation else ""
+
+
+def _of_evaluation(report: RunReport) -> str:
+    """What was running in an evaluation, or what it keeps until its end."""
+    case, inside = _case_of(report), _inside(report)
+    if inside or case.phase != "evaluate":
+        return f"{inside} was running." if inside else ""
+    asked = f", and what is returned for {case.settings.returned}" if case.settings.returned else ""
+    keeps = keeps_predictions(case) or case.settings.arguments.get("evaluate.keeps")
+    return f"All predictions are kept until its end{asked}." if keeps else ""
 
 
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
@@ -284,7 +308,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
 def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
     prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
-    words = [*here, prompts or "", killed.why_now or ""]
+    words = [*here, prompts or "", _of_evaluation(replace(report, killed=killed)), killed.why_now or ""]
     workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
     words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
@@ -309,7 +333,10 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
 
     In a step its own is how far its passes had risen above its end in the steps before.
     """
-    host, of = report.host, report.breakdown
+    host, of, settings = report.host, report.breakdown, report.run.settings
+    number_bytes = {"float64": 8, "float32": 4}.get(settings.get("model.dtype", ""), 2)
+    if not of.parameters:  # they are read at the tenth step
+        of = replace(of, parameters=number_bytes * int(settings.get("model.parameters", 0)))
     began = host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes
     before = max(of.parameters, began, host.allocated_start_bytes) - of.parameters
     known = {"parameters": of.parameters, "optimizer": of.optimizer, THERE_BEFORE: before}

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.forked import Forked
-from tests.launch.commands import REPORT, RUN, Watched, environment, report_in, taken_apart, watched
+from tests.launch.commands import REPORT, ROOT, RUN, Watched, environment, report_in, taken_apart, watched
 from tests.launch.forked_run import run_forked, watched_forked
 
 _TEXTS = yaml.safe_load(Path(__file__).with_name("loops.yaml").read_text(encoding="utf-8"))
@@ -168,6 +168,57 @@ def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
     phases = {row["event"] for row in map(json.loads, log.read_text().splitlines()) if "event" in row}
     assert {"evaluate", "save"} <= phases
+
+
+PREDICTS = """
+from torch.utils.data import DataLoader
+class Ends(L.LightningModule):
+    def predict_step(self, batch, _):
+        os.kill(os.getpid(), 9)
+trainer = L.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
+trainer.predict(Ends(), DataLoader(range(4)), {})
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize(("given", "keeps"), [("", "predictions"), ("return_predictions=False", "")])
+def test_what_a_prediction_of_lightnings_keeps_is_told_of_a_killed_process(
+    tmp_path: Path, given: str, keeps: str
+) -> None:
+    pytest.importorskip("lightning")
+    (tmp_path / "script.py").write_text("import os, lightning as L" + PREDICTS.format(given))
+    assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
+    report = report_in(tmp_path)
+    assert (report["killed"]["phase"], report["run"]["settings"].get("evaluate.keeps", "")) == ("evaluate", keeps)
+
+
+COMPUTES = """
+import os
+from tests.training import make_trainer
+def compute_metrics(found):
+    calls.append(found)
+    if len(calls) == {calls}:
+        os.kill(os.getpid(), 9)
+    return {{}}
+calls = []
+trainer = make_trainer("out", eval_strategy="steps", eval_steps=2)
+trainer.compute_metrics = compute_metrics
+trainer.train()
+trainer.evaluate()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize("calls", [2, 4])
+def test_a_kill_in_compute_metrics_is_told_with_its_line(tmp_path: Path, calls: int) -> None:
+    head = f"import sys\nsys.path.insert(0, {str(ROOT)!r})"
+    (tmp_path / "script.py").write_text(head + COMPUTES.format(calls=calls))
+    assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
+    report = report_in(tmp_path / "out")
+    assert (report["killed"]["phase"], report["killed"].get("has_trained", False)) == ("evaluate", calls > 3)
+    assert report["run"]["settings"]["evaluate.in"] == "compute_metrics() at script.py:5"
 
 
 @pytest.mark.fresh

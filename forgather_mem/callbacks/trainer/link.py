@@ -311,6 +311,8 @@ def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: 
     finally:
         if entered:
             phases.leave(phase)
+        if phase == "evaluate" and run.facts.settings.get("evaluate.in"):  # what ran at its end is over
+            run.fence.call("settings", run.tell_settings, {"evaluate.in": ""})
     if entered and phase == "forward" and phases.on_output is not None:
         phases.on_output(result)
     # Early versions of transformers 4 ask for batches once more when an epoch has no further
