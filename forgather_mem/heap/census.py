@@ -220,6 +220,11 @@ class _Census:
             if one.grad is None and self._uses[id(one)] > 1:
                 yield Holding(name=f"`{name}`", kind="due", num_bytes=one.nbytes, num_items=self._uses[id(one)])
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
+        first: dict[str, int] = {}  # parts of a model, of one class, have one name for what each of them keeps
+        for position in sorted(sizes, key=lambda at: -sizes[at])[:MANY]:
+            if (same := first.setdefault(self._name(position), position)) != position:
+                sizes[same] += sizes.pop(position)
+                self._groups[same] |= self._groups[position]
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
         for position, size in sizes.items():
             if size >= least:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
-from forgather_mem.diagnose.oom.explanation import as_written, of_prompts
+from forgather_mem.diagnose.oom.explanation import as_written, of_kept, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
-from forgather_mem.diagnose.oom.remedies import PREDICTS, keeps_predictions, may_help
+from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN, doing
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
@@ -183,8 +183,9 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         return "memory grows at each step"
     if killed.has_trained:
         return "a plan has nothing after the training"
-    if killed.phase in OPAQUE_PHASES - {"evaluate"} or _inside(report):
-        return f"a plan has no {_inside(report) or killed.phase}"
+    inside = _case_of(report).line
+    if inside or killed.phase in OPAQUE_PHASES - {"evaluate"}:
+        return f"a plan has no {inside or killed.phase}"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -216,8 +217,8 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 def may_help_after(report: RunReport) -> list[Change]:
     """What may help a process that was killed: it could not say so."""
     case = _case_of(report)
-    if inside := _inside(report):
-        return [doing(f"less at once in {inside}", "all predictions are joined by then")]
+    if case.line:
+        return [doing(f"less at once in {case.line}", "all predictions are joined by then")]
     return as_written(may_help(case), case.settings.is_trainers)
 
 
@@ -237,28 +238,13 @@ def _case_of(report: RunReport) -> Failure:
     others = others_bytes_of(report.killed)
     case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
     case.functions = PREDICTS if report.killed.has_trained and settings.is_trainers else ()
+    case.line = told.get("evaluate.in", "") if case.phase == "evaluate" else ""
     if case.phase == "generate":
         sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}
         case.generates(sizes)
         rows = sizes["rows"] * case.each_prompt[1]
         case.batch = Batch(rows, sizes["length"] or None) if rows else None
     return case
-
-
-def _inside(report: RunReport) -> str:
-    """The function of the user's that was running in an evaluation; empty where nobody has told."""
-    is_evaluation = report.killed is not None and report.killed.phase == "evaluate"
-    return report.run.settings.get("evaluate.in", "") if is_evaluation else ""
-
-
-def _of_evaluation(report: RunReport) -> str:
-    """What was running in an evaluation, or what it keeps until its end."""
-    case, inside = _case_of(report), _inside(report)
-    if inside or case.phase != "evaluate":
-        return f"{inside} was running." if inside else ""
-    asked = f", and what is returned for {case.settings.returned}" if case.settings.returned else ""
-    keeps = keeps_predictions(case) or case.settings.arguments.get("evaluate.keeps")
-    return f"All predictions are kept until its end{asked}." if keeps else ""
 
 
 def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan | None) -> KilledReport:
@@ -268,30 +254,14 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
-    beside = report.host.limit_bytes - planned.room_bytes
-    others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
     # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
-    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
-    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
-    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
-    had |= planned.held
-    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
-        read = report.breakdown.sizes()
-        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
-    over = sum(had.values()) - planned.room_bytes
-    of_passes = "results", "temporaries", "batch", "activations", *graphs
-    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
-        whole = sum(had.get(part, 0) for part in group)
-        left = max(0, whole - max(0, over))
-        had |= {part: had[part] * left // whole for part in group if had.get(part)}
-        over -= whole - left
-    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
+    had = _had_in_plan(report, killed, planned, kept)
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f": {part} {format_bytes(planned.parts[part])}" * (not planned.held or part not in kept)
@@ -305,10 +275,33 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
+def _had_in_plan(report: RunReport, killed: KilledReport, planned: KillInPlan, kept: Sequence[str]) -> dict[str, int]:
+    """What was in use, by the plan: as much of it as there was room for, and what of `kept` was read."""
+    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
+    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
+    had |= planned.held
+    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
+        read = report.breakdown.sizes()
+        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
+    over = sum(had.values()) - planned.room_bytes
+    of_passes = "results", "temporaries", "batch", "activations", *graphs
+    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
+        whole = sum(had.get(part, 0) for part in group)
+        left = max(0, whole - max(0, over))
+        had |= {part: had[part] * left // whole for part in group if had.get(part)}
+        over -= whole - left
+    beside = report.host.limit_bytes - planned.room_bytes
+    others = min(beside, others_bytes_of(killed))
+    return had | {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
+
+
 def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-    prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
-    words = [*here, prompts or "", _of_evaluation(replace(report, killed=killed)), killed.why_now or ""]
+    case = _case_of(replace(report, killed=killed))
+    of_phase = {"generate": of_prompts, "evaluate": of_kept}.get(case.phase)
+    inside = f"{case.line} was running." if case.line else of_phase and of_phase(case)
+    words = [*here, inside or "", killed.why_now or ""]
     workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
     words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
@@ -335,25 +328,20 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     """
     host, of, settings = report.host, report.breakdown, report.run.settings
     number_bytes = {"float64": 8, "float32": 4}.get(settings.get("model.dtype", ""), 2)
-    if not of.parameters:  # they are read at the tenth step
-        of = replace(of, parameters=number_bytes * int(settings.get("model.parameters", 0)))
-    began = host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes
-    before = max(of.parameters, began, host.allocated_start_bytes) - of.parameters
-    known = {"parameters": of.parameters, "optimizer": of.optimizer, THERE_BEFORE: before}
+    parameters = of.parameters or number_bytes * int(settings.get("model.parameters", 0))  # read at the tenth step
+    began = max(host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes, host.allocated_start_bytes)
+    known = {"parameters": parameters, "optimizer": of.optimizer, THERE_BEFORE: max(0, began - parameters)}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
     is_in_step = killed.phase in STEP_PHASES
-    own = min(left - grown, of.activations_peak * is_in_step)
     # What has come in another phase was not there when it was read last
-    read = max(0, host.rss_end_bytes - killed.file_bytes - sum(known.values()) - grown) * (not is_in_step)
-    read = min(left - grown, read)
+    read = host.rss_end_bytes - killed.file_bytes - sum(known.values()) - grown
+    there = min(left - grown, of.activations_peak if is_in_step else max(0, read))
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
-    rest = rest if of.parameters or killed.phase != "save" else UNSEEN  # the training's own are in it
-    known |= {"grown step by step": grown, _OF_STEP: own, UNSEEN: read}
-    known[rest] = known.get(rest, 0) + left - grown - own - read
+    known |= {"grown step by step": grown, _OF_STEP if is_in_step else UNSEEN: there, rest: left - grown - there}
     known |= _of_others(killed, others_bytes_of(killed))
     return _with_size(known) if report.steps else {}
 

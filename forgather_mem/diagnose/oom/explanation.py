@@ -9,13 +9,13 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import settings_of
 from forgather_mem.diagnose.oom.failure import NEEDLESS, Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
-from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
+from forgather_mem.diagnose.oom.place import calling_trainer, failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, may_help
+from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, keeps_steps, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
@@ -31,8 +31,6 @@ _OF_KIND = {
 }
 _OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}: alone it may end in another step"
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
-# Functions of transformers' Trainer, around all that it does.
-_TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 _NO_BATCH = {
     "startup": "there is no batch yet",
     "resume": "there is no batch yet",
@@ -62,7 +60,8 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     optimizer = stepping_optimizer(error) or optimizer
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
-    failure.settings = RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
+    trainer = calling_trainer(error)
+    failure.settings = settings_of(getattr(trainer, "args", None), model, trainer)
     # A loop is watched once its optimizer has stepped, so this was its first step
     failure.step = int(optimizer is not None and failure.phase in STEP_PHASES)
     look_at_memory(failure, model, optimizer, reserve_bytes=reserve_bytes)
@@ -131,6 +130,8 @@ def _why_now(failure: Failure) -> str | None:
         return of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
+    if failure.phase == "evaluate" and not failure.in_training:
+        return of_kept(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
@@ -223,6 +224,13 @@ def _of_batch(failure: Failure) -> str | None:
     if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
+
+
+def of_kept(failure: Failure) -> str | None:
+    """What an evaluation keeps until its end; None where that is not known."""
+    asked = f", and what is returned for {failure.settings.returned}" if failure.settings.returned else ""
+    keeps = keeps_predictions(failure) or keeps_steps(failure)
+    return f"All predictions are kept until its end{asked}." if keeps else None
 
 
 def of_prompts(failure: Failure) -> str | None:

@@ -150,7 +150,7 @@ class Failure:
             return 0
         of_batch = sum(self.in_use.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
         needless = sum(held.num_bytes for held in self.census if held.collects or held.kind in NEEDLESS)
-        return max(0, self._gradients_to_come - of_batch - needless - self.free_bytes)
+        return max(0, self.trained_bytes - self.in_use.get("gradients", 0) - of_batch - needless - self.free_bytes)
 
     @property
     def to_come_bytes(self) -> float:
@@ -160,12 +160,8 @@ class Failure:
         """
         wanted, copied = self.found.requested_bytes or 0, getattr(self.callback, "copied_bytes", None) or 0
         behind = (self.in_use.get("activations", 0) + wanted) * (1 / self.done_frac - 1)
-        gradients = max(0, self._gradients_to_come - wanted) * (self.phase == "backward")
+        gradients = max(0, self.trained_bytes - self.in_use.get("gradients", 0) - wanted) * (self.phase == "backward")
         return behind + gradients + max(0, copied - wanted)
-
-    @property
-    def _gradients_to_come(self) -> int:
-        return self.trained_bytes - self.in_use.get("gradients", 0)
 
     def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
         """Whether this is at least so much of what was in use, and of the allocation that failed."""

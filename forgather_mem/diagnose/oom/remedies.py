@@ -131,7 +131,7 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
     kept = (held for held in failure.census if held.grows or held.kind == "earlier")
     keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
-    if keeps or joins or failure.functions == PREDICTS or _keeps_steps(failure):
+    if keeps or joins or "predict" in failure.functions or keeps_steps(failure):
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     for at in range(1, rows.bit_length()):
@@ -146,7 +146,7 @@ def keeps_predictions(failure: Failure) -> bool:
     return bool(failure.settings.is_trainers and gathers and not is_reduced)
 
 
-def _keeps_steps(failure: Failure) -> bool:
+def keeps_steps(failure: Failure) -> bool:
     """Whether Lightning keeps what each step of a prediction returns, until its end."""
     is_told = bool(failure.settings.arguments.get("evaluate.keeps"))
     return is_told or any(held.name == _OF_STEPS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
@@ -290,7 +290,7 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
 
 def _needless(failure: Failure) -> Iterator[Change]:
     """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
-    if failure.phase == "evaluate" and _keeps_steps(failure):
+    if failure.phase == "evaluate" and keeps_steps(failure):
         note = "else what predict_step returns is kept of all batches: a BasePredictionWriter writes it to files"
         yield doing("trainer.predict(..., return_predictions=False)", note, return_predictions=False)
     is_evaluation = failure.phase in ("evaluate", "generate")
