@@ -40,9 +40,7 @@ _Judgement = tuple[int, str]  # `BROKEN` or `UNDECIDED`, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def report_outcome(
-    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
-) -> int:
+def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, seen: Sampler) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
@@ -51,17 +49,17 @@ def report_outcome(
     is_gone = folder.path is not None and not os.path.isfile(os.path.join(folder.path, run_session.NOTES))
     trainings = run_session.registered(folder.path) if folder.path else []
     word, session = word_of(folder.path), folder.path
-    start = build_report(RunSummary(RunFacts(from_dict(RunHeader, sampler.header))))
+    start = build_report(RunSummary(RunFacts(from_dict(RunHeader, seen.header))))
     places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
     firsts = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
     phase = [*firsts, "other"][-2:][0].partition("\t")[0]
-    report = _seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase)
+    report = _seen_by_parent(_finished(last, command, ended, start, word), seen, ended, phase)
     asked = dict(one.split("=", 1) for told in firsts for one in told.split("\t") if "=" in one)
     reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
     if not trainings:
-        reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
+        reports = [_seen_from_outside(reports[0], seen, ended, phase)]
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:

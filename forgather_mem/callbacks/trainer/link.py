@@ -327,12 +327,10 @@ def _engine_steps(run: Run, call: Call, arguments: Arguments, keywords: Keywords
     return _in_phase(run, "optimizer", call, arguments, keywords)
 
 
-def _batches(
-    run: Run, call: Callable[..., Iterable[object]], arguments: Arguments, keywords: Keywords
-) -> Iterator[object]:
+def _batches(run: Run, call: Callable[..., Iterable[object]], given: Arguments, keywords: Keywords) -> Iterator[object]:
     """Yields what the method yields; each wait for the next item is the phase "data"."""
     fence, phases = run.fence, run.phases
-    batches = iter(call(*arguments, **keywords))
+    batches = iter(call(*given, **keywords))
     while True:
         entered = fence.call("phases", phases.enter, "data")
         try:

@@ -189,10 +189,8 @@ def _checked(scalar: Sequence[Any]) -> tuple[str, str, Derive | None]:
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
-def _is_short(value: object) -> TypeGuard[str | float]:
-    return isinstance(value, int | float) or (
-        isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value
-    )
+def _is_short(one: object) -> TypeGuard[str | float]:
+    return isinstance(one, int | float) or (isinstance(one, str) and len(one) <= _MAX_HPARAM_CHARS and "\n" not in one)
 
 
 # ---- one JSON file ----
