@@ -256,12 +256,26 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
-    # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
-    had = _had_in_plan(report, killed, planned, kept)
+    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
+    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
+    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
+    had |= planned.held
+    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
+        read = report.breakdown.sizes()
+        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
+    over = sum(had.values()) - planned.room_bytes
+    of_passes = "results", "temporaries", "batch", "activations", *graphs
+    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):  # what comes last had not come whole
+        whole = sum(had.get(part, 0) for part in group)
+        left = max(0, whole - max(0, over))
+        had |= {part: had[part] * left // whole for part in group if had.get(part)}
+        over -= whole - left
+    others = min(beside := report.host.limit_bytes - planned.room_bytes, others_bytes_of(killed))
+    had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f": {part} {format_bytes(planned.parts[part])}" * (not planned.held or part not in kept)
@@ -275,33 +289,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
-def _had_in_plan(report: RunReport, killed: KilledReport, planned: KillInPlan, kept: Sequence[str]) -> dict[str, int]:
-    """What was in use, by the plan: as much of it as there was room for, and what of `kept` was read."""
-    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
-    # What was read stands in place of what a plan calls what it is kept in, or what it was made as
-    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
-    had |= planned.held
-    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
-        read = report.breakdown.sizes()
-        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
-    over = sum(had.values()) - planned.room_bytes
-    of_passes = "results", "temporaries", "batch", "activations", *graphs
-    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
-        whole = sum(had.get(part, 0) for part in group)
-        left = max(0, whole - max(0, over))
-        had |= {part: had[part] * left // whole for part in group if had.get(part)}
-        over -= whole - left
-    beside = report.host.limit_bytes - planned.room_bytes
-    others = min(beside, others_bytes_of(killed))
-    return had | {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
-
-
 def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
     case = _case_of(replace(report, killed=killed))
-    of_phase = {"generate": of_prompts, "evaluate": of_kept}.get(case.phase)
-    inside = f"{case.line} was running." if case.line else of_phase and of_phase(case)
-    words = [*here, inside or "", killed.why_now or ""]
+    inside = f"{case.line} was running." if case.line else of_kept(case)
+    words = [*here, (of_prompts(case) if case.phase == "generate" else inside) or "", killed.why_now or ""]
     workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
     words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
@@ -327,7 +319,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     In a step its own is how far its passes had risen above its end in the steps before.
     """
     host, of, settings = report.host, report.breakdown, report.run.settings
-    number_bytes = {"float64": 8, "float32": 4}.get(settings.get("model.dtype", ""), 2)
+    number_bytes = 4 if settings.get("model.dtype") == "float32" else 2
     parameters = of.parameters or number_bytes * int(settings.get("model.parameters", 0))  # read at the tenth step
     began = max(host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes, host.allocated_start_bytes)
     known = {"parameters": parameters, "optimizer": of.optimizer, THERE_BEFORE: max(0, began - parameters)}

@@ -90,7 +90,7 @@ def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command
         return 0
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
     found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
-    found += _growth_judged(reports, arguments, ended, is_known=not unknown)
+    found += _growth_judged(reports, arguments, ended, known=not unknown)
     found.sort(key=lambda judged: judged[0])  # what is exceeded first
     for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
         say(f"forgather-mem: {sentence}")
@@ -296,17 +296,15 @@ def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             return
 
 
-def _growth_judged(
-    reports: Sequence[RunReport], arguments: Arguments, ended: Ended, *, is_known: bool
-) -> Iterator[_Judgement]:
-    if arguments.baseline is None:
+def _growth_judged(runs: Sequence[RunReport], asked: Arguments, ended: Ended, *, known: bool) -> Iterator[_Judgement]:
+    if asked.baseline is None:
         return
     why = f"the command ended with {ended.code}" if ended.code else "not all is known of this run"
-    if ended.code != 0 or (arguments.update_baseline and not is_known):
-        done = "written" if arguments.update_baseline else "compared with"
+    if ended.code != 0 or (asked.update_baseline and not known):
+        done = "written" if asked.update_baseline else "compared with"
         yield UNDECIDED, f"--baseline: not {done}, since {why}"
         return
-    grown, missing = against_baseline(arguments.baseline, reports, update=arguments.update_baseline)
+    grown, missing = against_baseline(asked.baseline, runs, update=asked.update_baseline)
     yield from ((BROKEN, sentence) for sentence in grown)
     yield from ((UNDECIDED, sentence) for sentence in missing)
 

@@ -246,10 +246,8 @@ class JsonLogger(RuleCallback):
 class _JsonWriter:
     """The work in one training, or in an evaluation outside one."""
 
-    def __init__(
-        self, run: RunInfo, logging_dir: str | Path | None, info: Mapping[str, object], paths: list[Path]
-    ) -> None:
-        self._logging_dir, self._info, self._paths = logging_dir, info, paths
+    def __init__(self, run: RunInfo, folder: str | Path | None, info: Mapping[str, object], paths: list[Path]) -> None:
+        self._logging_dir, self._info, self._paths = folder, info, paths
         self._file: JsonArrayFile | None = None
         self._began_s = time.time()
         run.at_close(self._close)

@@ -9,14 +9,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
-from forgather_mem.diagnose.oom.context import settings_of
+from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.diagnose.oom.failure import NEEDLESS, Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
-from forgather_mem.diagnose.oom.place import calling_trainer, failure_at, stepping_optimizer, trained_by
+from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, keeps_steps, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.engine.settings import asked_of_model
 from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -39,6 +40,8 @@ _NO_BATCH = {
     "evaluate": "evaluations have their own",
     "generate": "generation has its own",
 }
+# Functions of transformers' Trainer, around all that it does.
+_TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 # Of a Trainer's arguments, for a loop of the script's own.
 _IN_WORDS = {
     "per_device_train_batch_size": "batch size {}",
@@ -60,8 +63,8 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     optimizer = stepping_optimizer(error) or optimizer
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
-    trainer = calling_trainer(error)
-    failure.settings = settings_of(getattr(trainer, "args", None), model, trainer)
+    is_trainers, returned = not _TRAINERS.isdisjoint(failure.functions), asked_of_model(getattr(model, "config", None))
+    failure.settings = RunSettings(is_trainers=is_trainers, returned=returned)
     # A loop is watched once its optimizer has stepped, so this was its first step
     failure.step = int(optimizer is not None and failure.phase in STEP_PHASES)
     look_at_memory(failure, model, optimizer, reserve_bytes=reserve_bytes)
@@ -130,17 +133,14 @@ def _why_now(failure: Failure) -> str | None:
         return of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
-    if failure.phase == "evaluate" and not failure.in_training:
-        return of_kept(failure)
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
-        kept = f", which keeps what is returned for {asked}" if asked else ""
         batch = failure.batch if failure.phase == "evaluate" else None
         of = f", of {batch_in_words(batch)}" if batch is not None else ""
-        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
-    return None
+        first = f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}."
+        return " ".join(filter(None, (first, of_kept(failure))))
+    return of_kept(failure)
 
 
 def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
@@ -229,7 +229,7 @@ def _of_batch(failure: Failure) -> str | None:
 def of_kept(failure: Failure) -> str | None:
     """What an evaluation keeps until its end; None where that is not known."""
     asked = f", and what is returned for {failure.settings.returned}" if failure.settings.returned else ""
-    keeps = keeps_predictions(failure) or keeps_steps(failure)
+    keeps = failure.phase == "evaluate" and (keeps_predictions(failure) or keeps_steps(failure))
     return f"All predictions are kept until its end{asked}." if keeps else None
 
 

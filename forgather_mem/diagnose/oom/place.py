@@ -176,13 +176,6 @@ def trained_by(error: BaseException) -> tuple[object, object]:
     return models[max(own)] if models else None, optimizer
 
 
-def calling_trainer(error: BaseException) -> object:
-    """transformers' Trainer whose method was running; None if none was."""
-    owners = [_self_of(entry.tb_frame) for entry in entries_of(error)]
-    kinds = ((one, {cls.__module__ for cls in type(one).__mro__}) for one in owners)
-    return next((one for one, modules in kinds if "transformers.trainer" in modules), None)
-
-
 def stepping_optimizer(error: BaseException) -> object:
     """The optimizer that was stepping; None if none was."""
     steps = (entry.tb_frame for entry in entries_of(error) if file_of(entry.tb_frame).endswith(_OPTIMIZER_FILE))

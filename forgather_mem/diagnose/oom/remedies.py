@@ -332,8 +332,7 @@ def goes_back_each(name: str, num_passes: int) -> Change:
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
     if missing := failure.missing_bytes:
-        what = "gradients" if failure.in_use.get("optimizer") else "gradients and optimizer"
-        note = f"no batch fits: {what} need {format_bytes(missing)} more than there is"
+        note = f"no batch fits: gradients alone need {format_bytes(missing)} more than there is"
         yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
 
 

@@ -223,7 +223,7 @@ def test_beside_a_cause_no_smaller_batch_is_named() -> None:
 def test_that_no_batch_fits_is_told_of_what_the_gradients_need_beside_what_a_training_needs() -> None:
     facts = {**NO_ROOM, "in_use": {"optimizer": 8 * GIB}}
     assert [one.note for one in may_help(failure_of(phase="backward", **facts)) if "LoRA" in one.text][0] == (
-        "changes the training; no batch fits: gradients need 2.0 GiB more than there is"
+        "changes the training; no batch fits: gradients alone need 2.0 GiB more than there is"
     )
     kept = {**facts, "census": [replace(ROWS, num_bytes=3 * GIB)]}
     assert not [one for one in may_help(failure_of(phase="backward", **kept)) if "no batch fits" in str(one.note)]
