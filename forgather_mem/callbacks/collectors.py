@@ -53,8 +53,7 @@ class _Collector(RuleCallback):
             do = [*([] if adaptive else [_print_start]), *do, _print_collected]
         if self.clears:
             do += [EachRun(_SayWithoutDevice), ClearCache(), *[_print_cleared] * verbose]
-        rule = Rule(when=when or period, do=do, name=name)
-        super().__init__([rule], enabled=enabled, strict=strict)
+        super().__init__([Rule(when=when or period, do=do, name=name)], enabled=enabled, strict=strict)
 
 
 class SimpleGarbageCollector(_Collector):

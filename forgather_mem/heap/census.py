@@ -358,8 +358,7 @@ class _Census:
 
     def _count_uses(self, loss: torch.Tensor, owner: int, trained: set[int], is_sum: bool) -> None:
         # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
-        every = operations_of(loss.grad_fn, set())
-        of_this = (one for one in every if self._pass_of(one) or not self._passes)
+        of_this = (one for one in operations_of(loss.grad_fn, set()) if self._pass_of(one) or not self._passes)
         steps = [(getattr(one, "variable", None), step) for step in of_this for one, _ in step.next_functions]
         # Each pass has the same operations
         uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)

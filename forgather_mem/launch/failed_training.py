@@ -183,8 +183,7 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         return "memory grows at each step"
     if killed.has_trained:
         return "a plan has nothing after the training"
-    inside = _case_of(report).line
-    if inside or killed.phase in OPAQUE_PHASES - {"evaluate"}:
+    if (inside := _case_of(report).line) or killed.phase in OPAQUE_PHASES - {"evaluate"}:
         return f"a plan has no {inside or killed.phase}"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}

@@ -17,6 +17,7 @@ from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
     from forgather_mem.loops.observed import ObservedLoop
 
 _FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
@@ -43,14 +44,12 @@ def meet_methods(imported: str) -> None:
 
 
 def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
-    if what == "step":
-        _HEARS.steps_over()
+    does = {"step": _HEARS.steps_over, "metrics": _computes_metrics}.get(what)
+    if does is not None:
+        does()
         return None
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
-    if what == "metrics":
-        _computes_metrics()
-        return None
     asked = _asked(given[0][0], given[0][1:], given[1]) if what == "generate" else {}
     if what in ("evaluate", "predict"):  # the fifth argument of Lightning's
         keeps = what == "predict" and [*given[0][4:5], given[1].get("return_predictions")][0] is not False
@@ -62,8 +61,7 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
             from forgather_mem.engine.settings import settings_of_loaders
 
             _note_apart("other", settings_of_loaders([given[0][1]]))
-        tells = what == "generate" or (what == "evaluate" and _open_run() is None)
-        return _apart(what, asked) if tells else None
+        return _apart(what, asked) if what == "generate" or (what == "evaluate" and _open_run() is None) else None
     if what == "workers":
         return None
     loop.tell(asked)
@@ -93,8 +91,8 @@ def _computes_metrics() -> None:
     trainer = caller(("evaluation_loop", "prediction_loop"), lambda owner: hasattr(owner, "compute_metrics"))
     code = getattr(getattr(trainer, "compute_metrics", None), "__code__", None)
     if code is not None:
-        asked = {"evaluate.in": f"compute_metrics() at {line_name(code.co_filename, code.co_firstlineno)}"}
-        run = _open_run()
+        run, line = _open_run(), line_name(code.co_filename, code.co_firstlineno)
+        asked = {"evaluate.in": f"compute_metrics() at {line}"}
         _note_apart("evaluate", asked) if run is None else run.tell_settings(asked)
 
 
@@ -132,7 +130,7 @@ def _current() -> ObservedLoop | None:
     return observed.LOOPS.current() if observed is not None else None
 
 
-def _open_run() -> Any:
+def _open_run() -> Run | None:
     """A training of ours that goes on in this process, whoever tells of it."""
     known = sys.modules.get("forgather_mem.engine.run_of")
     return known.RUNS.other_open(None) if known is not None else None

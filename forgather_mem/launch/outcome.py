@@ -77,8 +77,7 @@ def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    is_told = trainings or arguments.report or arguments.limits
-    in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
+    in_a_line = None if trainings or arguments.report or arguments.limits else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
     else:

@@ -256,15 +256,13 @@ def _runs_in_parts(trainer: object) -> bool:
     return getattr(loop, "__module__", "") == "transformers.trainer" and hasattr(trainer, _PARTS[0][1])
 
 
-def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+def _log(run: Run, call: Call, arguments: Arguments, named: Keywords) -> object:
     """Logs with our numbers in a copy of the dict: the caller's own (an evaluation's metrics) is unchanged."""
-    logs = arguments[0] if arguments else keywords.get("logs")
+    logs = arguments[0] if arguments else named.get("logs")
     if isinstance(logs, dict) and (ours := run.fence.call("log values", run.log_values, logs)):
         logs = {**logs, **ours}
-        arguments, keywords = (
-            ((logs, *arguments[1:]), keywords) if arguments else (arguments, {**keywords, "logs": logs})
-        )
-    return call(*arguments, **keywords)
+        arguments, named = ((logs, *arguments[1:]), named) if arguments else (arguments, {**named, "logs": logs})
+    return call(*arguments, **named)
 
 
 # ---- phases ----

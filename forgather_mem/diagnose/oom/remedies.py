@@ -140,10 +140,9 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
 
 def keeps_predictions(failure: Failure) -> bool:
     """Whether an evaluation does, until its end."""
-    arguments = failure.settings.arguments
-    is_reduced = arguments.get("prediction_loss_only") or arguments.get("batch_eval_metrics")
-    gathers = failure.settings.has_metrics or "predict" in failure.functions
-    return bool(failure.settings.is_trainers and gathers and not is_reduced)
+    settings = failure.settings
+    is_reduced = settings.arguments.get("prediction_loss_only") or settings.arguments.get("batch_eval_metrics")
+    return bool(settings.is_trainers and (settings.has_metrics or "predict" in failure.functions) and not is_reduced)
 
 
 def keeps_steps(failure: Failure) -> bool:
