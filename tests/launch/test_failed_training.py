@@ -146,29 +146,29 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 
 
-def in_evaluation(**settings: str) -> RunReport:
-    killed = KilledReport(step=3, phase="evaluate", signal=9, oom_kill_before=0, oom_kill_after=1, has_trained=True)
-    report = report_of(killed=killed, host=HOST, steps=3)
-    batch = {name: size for name, size in report.run.settings.items() if settings or not name.startswith("arguments")}
-    return replace(report, run=replace(report.run, settings=batch | settings))
+ENDED = {"signal": 9, "oom_kill_before": 0, "oom_kill_after": 1}
+IN_EVALUATION = KilledReport(step=3, phase="evaluate", has_trained=True, **ENDED)
+
+
+def in_evaluation(is_trainers: bool = True, **settings: str) -> RunReport:
+    report = report_of(killed=IN_EVALUATION, host=HOST, steps=3)
+    known = {name: size for name, size in report.run.settings.items() if is_trainers or "arguments" not in name}
+    return replace(report, run=replace(report.run, settings=known | settings))
 
 
 def test_what_an_evaluation_keeps_and_what_runs_at_its_end_is_told_after_a_kill() -> None:
     asked = in_evaluation(**{"model.returned": "output_hidden_states"})
-    assert asked.killed is not None
     why = "All predictions are kept until its end, and what is returned for output_hidden_states."
-    assert explained_kill(asked, asked.killed, None).why_now == why
+    assert explained_kill(asked, IN_EVALUATION, None).why_now == why
     assert may_help_after(asked)[0].text == "model.config.output_hidden_states = False"
-    assert not any("logits" in one.text for one in may_help_after(in_evaluation())), "a loop has no such argument"
+    assert not any("logits" in one.text for one in may_help_after(in_evaluation(False))), "a loop has no such argument"
     computes = in_evaluation(**{"evaluate.in": "compute_metrics() at train.py:9"})
-    assert computes.killed is not None
-    assert explained_kill(computes, computes.killed, None).why_now == "compute_metrics() at train.py:9 was running."
+    assert explained_kill(computes, IN_EVALUATION, None).why_now == "compute_metrics() at train.py:9 was running."
     assert [one.text for one in may_help_after(computes)] == ["less at once in compute_metrics() at train.py:9"]
-    trains = replace(computes, killed=replace(computes.killed, has_trained=False))
+    trains = replace(computes, killed=replace(IN_EVALUATION, has_trained=False))
     assert failed_training(trains, 1e9) == "a plan has no compute_metrics() at train.py:9"
-    of_lightning = in_evaluation(**{"evaluate.keeps": "predictions"})
-    of_lightning.run.settings.pop("arguments.per_device_train_batch_size")
-    assert may_help_after(of_lightning)[0].text == "trainer.predict(..., return_predictions=False)"
+    of_lightning = may_help_after(in_evaluation(False, **{"evaluate.keeps": "predictions"}))
+    assert of_lightning[0].text == "trainer.predict(..., return_predictions=False)"
 
 
 def test_sizes_are_read_as_they_are_told() -> None:

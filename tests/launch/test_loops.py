@@ -13,7 +13,7 @@ from tests.launch.commands import REPORT, ROOT, RUN, Watched, environment, repor
 from tests.launch.forked_run import run_forked, watched_forked
 
 _TEXTS = yaml.safe_load(Path(__file__).with_name("loops.yaml").read_text(encoding="utf-8"))
-PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS = _TEXTS["watched"].values()
+PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS, PREDICTS, COMPUTES = _TEXTS["watched"].values()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -170,16 +170,6 @@ def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     assert {"evaluate", "save"} <= phases
 
 
-PREDICTS = """
-from torch.utils.data import DataLoader
-class Ends(L.LightningModule):
-    def predict_step(self, batch, _):
-        os.kill(os.getpid(), 9)
-trainer = L.Trainer(max_steps=1, accelerator="cpu", logger=False, enable_progress_bar=False, enable_checkpointing=False)
-trainer.predict(Ends(), DataLoader(range(4)), {})
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.fresh
 @pytest.mark.parametrize(("given", "keeps"), [("", "predictions"), ("return_predictions=False", "")])
@@ -191,22 +181,6 @@ def test_what_a_prediction_of_lightnings_keeps_is_told_of_a_killed_process(
     assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
     report = report_in(tmp_path)
     assert (report["killed"]["phase"], report["run"]["settings"].get("evaluate.keeps", "")) == ("evaluate", keeps)
-
-
-COMPUTES = """
-import os
-from tests.training import make_trainer
-def compute_metrics(found):
-    calls.append(found)
-    if len(calls) == {calls}:
-        os.kill(os.getpid(), 9)
-    return {{}}
-calls = []
-trainer = make_trainer("out", eval_strategy="steps", eval_steps=2)
-trainer.compute_metrics = compute_metrics
-trainer.train()
-trainer.evaluate()
-"""
 
 
 @pytest.mark.slow
