@@ -28,18 +28,16 @@ _READ = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
 _IN_PLACE_ONLY = (errno.EACCES, errno.EPERM, errno.EROFS, errno.EBUSY)
 
 
-def replace_file(
-    path: str | os.PathLike[str], content: bytes, *, sync: bool = False, through_links: bool = True
-) -> None:
-    """Write a file so that its name always means the old content or the new one, whole.
+def replace_file(path: str | os.PathLike[str], data: bytes, *, sync: bool = False, through_links: bool = True) -> None:
+    """Write a file so that its name always means the old data or the new one, whole.
 
-    The content goes to a new file of a random name beside it, which takes over mode and owner of the old one. No link
+    The data goes to a new file of a random name beside it, which takes over mode and owner of the old one. No link
     is followed: one that has this name is itself replaced.
 
     Args:
         path: The file.
-        content: What it shall hold.
-        sync: Wait until the content is on the disk, so that it outlives a machine that crashes.
+        data: What it shall hold.
+        sync: Wait until the data is on the disk, so that it outlives a machine that crashes.
         through_links: Whether folders on the way may be links.
 
     Raises:
@@ -53,7 +51,7 @@ def replace_file(
             try:
                 if old is not None:
                     _take_over(file, old)
-                _write(file, content)
+                _write(file, data)
                 if sync:
                     os.fsync(file)
             finally:

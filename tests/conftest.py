@@ -141,10 +141,8 @@ def pytest_runtest_call(item: pytest.Item) -> Iterator[None]:
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The tests that cost most."""
-    reports = [report for report in terminalreporter.getreports("passed") if report.when == "call"]
-    costs = sorted(
-        ((dict(report.user_properties).get("cpu_s", 0.0), report.nodeid) for report in reports), reverse=True
-    )
+    reports = [one for one in terminalreporter.getreports("passed") if one.when == "call"]
+    costs = sorted(((dict(one.user_properties).get("cpu_s", 0.0), one.nodeid) for one in reports), reverse=True)
     total = sum(cost for cost, _ in costs)
     terminalreporter.section(f"CPU seconds: {total:.0f} in {len(costs)} tests, the most in")
     for cost, name in costs[:_SHOWN]:

@@ -109,9 +109,7 @@ def of_the_process() -> dict[str, Any]:
     """What is the whole process's, and must be afterwards as it was."""
     return {
         "gc": (gc.isenabled(), gc.get_threshold(), gc.get_freeze_count() > 0),
-        "gc.callbacks": [
-            type(one).__name__ for one in gc.callbacks if type(one).__module__.startswith("forgather_mem")
-        ],
+        "gc.callbacks": [type(it).__name__ for it in gc.callbacks if type(it).__module__.startswith("forgather_mem")],
         "tracing": (sys.gettrace(), tracemalloc.is_tracing()),
         "empty_cache": torch.cuda.empty_cache,
     }

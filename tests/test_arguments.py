@@ -114,8 +114,8 @@ def test_a_wrong_argument_is_named_when_its_part_is_built() -> None:
         ),
         (lambda: Rule(Every(steps=1), [Collect()], budget_frac=0), "give a share above 0"),
         (lambda: Rule(Every(steps=1), [Collect()], budget_frac=1.5), "give a share above 0"),
-        (lambda: Rule(AtEvent("save"), [Collect()], budget_frac=0.01), "a budget stretches Every"),
-        (lambda: Rule(Every(epochs=1), [Collect()], budget_frac=0.01), "a budget stretches Every"),
+        (lambda: Rule(AtEvent("save"), [Collect()], budget_frac=0.01), "it stretches Every"),
+        (lambda: Rule(Every(epochs=1), [Collect()], budget_frac=0.01), "it stretches Every"),
     ],
 )
 def test_what_else_is_wrong_is_said_when_it_is_built(build: Any, message: str) -> None:

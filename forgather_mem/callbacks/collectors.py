@@ -53,8 +53,7 @@ class _Collector(RuleCallback):
             do = [*([] if adaptive else [_print_start]), *do, _print_collected]
         if self.clears:
             do += [EachRun(_SayWithoutDevice), ClearCache(), *[_print_cleared] * verbose]
-        rule = Rule(when=when or period, do=do, name=name)
-        super().__init__([rule], enabled=enabled, strict=strict)
+        super().__init__([Rule(when=when or period, do=do, name=name)], enabled=enabled, strict=strict)
 
 
 class SimpleGarbageCollector(_Collector):
@@ -214,9 +213,7 @@ class _SayWithoutDevice:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._said and current_allocator() is None:
             self._said = True
-            moment.run.print_line(
-                "CudaGarbageCollector: there is no accelerator and so no device cache; it only collects."
-            )
+            moment.run.print_line("CudaGarbageCollector: no accelerator, so no device cache; it only collects.")
         return NOTHING
 
 

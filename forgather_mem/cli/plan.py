@@ -57,9 +57,7 @@ def add_arguments(parser: CommandParser) -> None:
         help="So many processes train, each with its batches. Default: %(default)s.",
     )  # fmt: skip
     parser.add_argument("--json", dest="as_json", action="store_true", help="All numbers, as JSON.")
-    parser.add_argument(
-        "--meta", action="store_true", help="Leave weights unread: for models larger than this machine."
-    )
+    parser.add_argument("--meta", action="store_true", help="Leave weights unread: for models larger than the machine.")
     parser.add_command("A script, or -m module, with its own options.")
 
 

@@ -66,9 +66,7 @@ def graph(template: str, settings: list[str], searchpath: list[Path], targets: l
     for wanted in targets:
         config.target(wanted)  # raises where there is none
     lines = tree(config.graph, targets or None)
-    print_rows(
-        [(f"{'    ' * depth}{label}: {text}{f'   ({note})' if note else ''}",) for depth, label, text, note in lines]
-    )
+    print_rows([(f"{'    ' * deep}{key}: {text}{f'   ({note})' if note else ''}",) for deep, key, text, note in lines])
 
 
 def targets(template: str, settings: list[str], searchpath: list[Path]) -> int:

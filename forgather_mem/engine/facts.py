@@ -16,7 +16,7 @@ from forgather_mem.errors import missing
 from forgather_mem.system.allocator import current_allocator, gauge, used_allocators
 from forgather_mem.system.cgroups import kill_counter
 from forgather_mem.system.memory_limit import limit_facts
-from forgather_mem.system.native_heap import allocated_natively_bytes
+from forgather_mem.system.native_heap import allocated_natively_bytes, unused_heap_bytes
 from forgather_mem.system.process_start import loaded_versions, process_header, what_runs
 from forgather_mem.system.procfs import own_memory
 from forgather_mem.system.rank_store import count, share_text
@@ -69,7 +69,7 @@ def sizes_now() -> dict[str, float]:
     memory, allocated = own_memory(), allocated_natively_bytes()
     sizes: dict[str, float] = {"host/rss_bytes": memory.resident_bytes, "host/anon_bytes": memory.anonymous_bytes}
     if allocated is not None:
-        sizes["host/allocated_bytes"] = allocated
+        sizes |= {"host/allocated_bytes": allocated, "host/gaps_bytes": unused_heap_bytes()}
     return sizes | device_sizes([(name, name, "current") for name in ("allocated_bytes", "reserved_bytes")])
 
 

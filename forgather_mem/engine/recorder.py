@@ -57,8 +57,8 @@ class Recorder:
         self._seen_plans, self._done = set[int](), set[int]()
         self._event = ""
 
-    def do(self, plan: EventSchedule, moment: Moment, urgent: bool) -> None:
-        """Do what is due of one callback at this moment. `urgent`: rules with a budget are due in any case."""
+    def do(self, plan: EventSchedule, moment: Moment, now: bool) -> None:
+        """Do what is due of one callback at this moment. `now`: rules with a budget are due in any case."""
         step, number = moment.step, id(plan)
         plan.seen_step = step
         if number in self._seen_plans or plan.event != self._event:  # another moment than the last time
@@ -67,9 +67,7 @@ class Recorder:
             self._event = plan.event
         self._seen_plans.add(number)
         for rule in plan.rules:
-            if rule.off or (
-                step % rule.every_steps and not (urgent and rule.budget_frac and not step % rule.usual_steps)
-            ):
+            if rule.off or (step % rule.every_steps and not (now and rule.budget_frac and not step % rule.usual_steps)):
                 continue
             if rule.every_epochs and plan.epochs % rule.every_epochs:
                 continue

@@ -279,8 +279,7 @@ class Run:
         if not prefix:
             return self.sinks.numbers("log_values", lambda: self.step)
         reading = functools.partial(self.recorder.read_aside, "evaluate", self)
-        values = self.sinks.numbers("evaluation_values", reading)
-        return {prefix + name: value for name, value in values.items()}
+        return {prefix + name: value for name, value in self.sinks.numbers("evaluation_values", reading).items()}
 
     # ---- when the process ends, or is forked ----
 

@@ -189,6 +189,7 @@ def _of_model(model: object) -> Iterator[tuple[str, object]]:
     for name in CONFIGURATION:
         value = getattr(config, f"_{name}", None) if name == "attn_implementation" else getattr(config, name, None)
         yield name, value if isinstance(value, str | int) else None
+    yield "returned", asked_of_model(config)
     parameters = list(model.parameters()) if hasattr(model, "parameters") else []
     if parameters:
         yield "dtype", ", ".join(sorted({str(one.dtype).removeprefix("torch.") for one in parameters}))

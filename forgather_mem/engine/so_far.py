@@ -79,9 +79,7 @@ def plain_summary(summary: RunSummary) -> dict[str, object]:
     """The summary so far as values that JSON has, in at most some 40 KiB without its findings; takes 2 ms."""
     return {name: getattr(summary, name) for name in _PLAIN} | {
         "latest": {name: value for name, value in summary.latest.items() if is_known(name)},
-        "spans": {
-            name: (span.first, span.last, span.highest, span.step, span.read) for name, span in summary.spans.items()
-        },
+        "spans": {name: (one.first, one.last, one.highest, one.step, one.read) for name, one in summary.spans.items()},
         "since_step": summary.growth.since_step,
         "growth": {who: {"seen": one.seen, "points": one.points} for who, one in summary.growth.series.items()},
         "findings": [

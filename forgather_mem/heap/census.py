@@ -220,6 +220,11 @@ class _Census:
             if one.grad is None and self._uses[id(one)] > 1:
                 yield Holding(name=f"`{name}`", kind="due", num_bytes=one.nbytes, num_items=self._uses[id(one)])
         sizes = {position: sum(pieces.values()) for position, pieces in self._groups.items()}
+        first: dict[str, int] = {}  # parts of a model, of one class, have one name for what each of them keeps
+        for position in sorted(sizes, key=lambda at: -sizes[at])[:MANY]:
+            if (same := first.setdefault(self._name(position), position)) != position:
+                sizes[same] += sizes.pop(position)
+                self._groups[same] |= self._groups[position]
         least = _LIMITS.named_frac * (sum(sizes.values()) + self._parts.total())
         for position, size in sizes.items():
             if size >= least:
@@ -349,8 +354,7 @@ class _Census:
 
     def _count_uses(self, loss: torch.Tensor, owner: int, trained: set[int], is_sum: bool) -> None:
         # Of earlier steps nothing is joined: their losses were gone back through, or are kept with their graph
-        every = operations_of(loss.grad_fn, set())
-        of_this = (one for one in every if self._pass_of(one) or not self._passes)
+        of_this = (one for one in operations_of(loss.grad_fn, set()) if self._pass_of(one) or not self._passes)
         steps = [(getattr(one, "variable", None), step) for step in of_this for one, _ in step.next_functions]
         # Each pass has the same operations
         uses = Counter((id(leaf), step.name()) for leaf, step in steps if id(leaf) in trained)

@@ -105,9 +105,7 @@ def _entry(container: dict[object, object]) -> int:
 CONTAINERS: dict[type, ContainerKind] = {
     list: ContainerKind(_filled, _last, place_bytes=_pointer),
     # The values of a weak dictionary are references
-    dict: ContainerKind(
-        len, lambda node, count: [(key, dict.get(node, key)) for key in _last(node, count)], place_bytes=_entry
-    ),
+    dict: ContainerKind(len, lambda it, num: [(key, dict.get(it, key)) for key in _last(it, num)], place_bytes=_entry),
     set: ContainerKind(len, lambda node, count: list(itertools.islice(iter(node), count))),
     deque: ContainerKind(len, _last, lambda node: node.maxlen, place_bytes=_pointer),
     LRU_CACHE: ContainerKind(

@@ -208,8 +208,7 @@ class Sorts(dict[type, int]):
 
     def own_bytes(self, node: object) -> int:
         """Size of the tensors, arrays and strings that it holds directly."""
-        held = gc.get_referents(node)
-        return sum(_bytes_of(one, sort) for one in held if (sort := self[type(one)]) > CONTAINER)
+        return sum(_bytes_of(one, sort) for one in gc.get_referents(node) if (sort := self[type(one)]) > CONTAINER)
 
 
 def largest_held(node: object, known: Collection[int]) -> list[object]:

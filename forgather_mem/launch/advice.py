@@ -43,7 +43,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         return report
     failed = failed_training(report, time.time() + 2 * most_s)
     if isinstance(at, KilledReport):
-        report = replace(report, killed=replace(at, in_use={}))  # of it the plan is told
+        report = replace(report, killed=explained_kill(report, at, None))  # of what was in use the plan is told
         if failed != "memory grows at each step":
             report = replace(report, advice=report.advice or tuple(may_help_after(report)))
         elif any(one.cure for one in report.leak.suspects[:1]):  # which is told, and no other helps for long
@@ -61,9 +61,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         answer = _answer(command, failed, most_s)
     except KeyboardInterrupt:
         return _not_planned(report, "interrupted")
-    if report.killed is not None:
+    if isinstance(at, KilledReport):
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
-        report = replace(report, killed=explained_kill(report, report.killed, where))
+        report = replace(report, killed=explained_kill(report, at, where))
         if where is not None and where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
             rest = tuple(one for one in report.advice if "per_device_eval_batch_size" not in one.set)
             report = replace(report, advice=rest)
@@ -101,8 +101,7 @@ def _not_planned(report: RunReport, why: str) -> RunReport:
     if report.oom is not None:
         return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
     assert report.killed is not None
-    killed = report.killed if report.killed.in_use else explained_kill(report, report.killed, None)
-    return replace(report, killed=replace(killed, fit=f"not planned: {why}"))
+    return replace(report, killed=replace(report.killed, fit=f"not planned: {why}"))
 
 
 def _answer(command: Command, failed: FailedTraining, most_s: float) -> dict[str, object]:

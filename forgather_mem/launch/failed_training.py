@@ -10,11 +10,11 @@ from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
-from forgather_mem.diagnose.oom.explanation import as_written, of_prompts
+from forgather_mem.diagnose.oom.explanation import as_written, of_kept, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
-from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.diagnose.oom.remedy import WHEN, doing
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -183,8 +183,8 @@ def _of_kill(report: RunReport, until_s: float) -> FailedTraining | str:
         return "memory grows at each step"
     if killed.has_trained:
         return "a plan has nothing after the training"
-    if killed.phase in OPAQUE_PHASES - {"evaluate"}:
-        return f"a plan has no {killed.phase}"
+    if (inside := _case_of(report).line) or killed.phase in OPAQUE_PHASES - {"evaluate"}:
+        return f"a plan has no {inside or killed.phase}"
     has_told = report.steps or killed.phase in PLANNED_PHASES
     numbers = {name: int(settings[f"batch.{name}"]) for name in ("rows", "length") if f"batch.{name}" in settings}
     return FailedTraining(
@@ -216,19 +216,28 @@ def parsed_sizes(sizes: str) -> Mapping[str, tuple[int, ...]]:
 def may_help_after(report: RunReport) -> list[Change]:
     """What may help a process that was killed: it could not say so."""
     case = _case_of(report)
+    if case.line:
+        return [doing(f"less at once in {case.line}", "all predictions are joined by then")]
     return as_written(may_help(case), case.settings.is_trainers)
 
 
 def _case_of(report: RunReport) -> Failure:
     assert report.killed is not None
     told = {name.removeprefix("arguments."): value for name, value in report.run.settings.items() if value != "False"}
-    settings = RunSettings(arguments=told, is_trainers="per_device_train_batch_size" in told)
+    settings = RunSettings(
+        arguments=told,
+        is_trainers="per_device_train_batch_size" in told,
+        has_metrics="trainer.compute_metrics" in told,
+        filters_logits="trainer.preprocess_logits_for_metrics" in told,
+        returned=told.get("model.returned", ""),
+    )
     batch, generated = Batch(settings.number("batch.rows"), None), told.get("generate.returns", "")
     case = Failure(phase=report.killed.phase, settings=settings, batch=batch, generated=generated)
     case.num_workers = report.killed.num_workers or settings.number("loader.num_workers", 0)
     others = others_bytes_of(report.killed)
     case.in_use = {**_of_others(report.killed, others), "other": report.host.limit_bytes - others}
-    case.functions = PREDICTS if report.killed.has_trained else ()
+    case.functions = PREDICTS if report.killed.has_trained and settings.is_trainers else ()
+    case.line = told.get("evaluate.in", "") if case.phase == "evaluate" else ""
     if case.phase == "generate":
         sizes = {name: settings.number(f"generate.{name}", 0) for name in (*OF_GENERATE, "rows", "length")}
         case.generates(sizes)
@@ -244,26 +253,27 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     here = f"killed {between if is_between else f'in {killed.phase}'}"
     if planned is None:
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
-    beside = report.host.limit_bytes - planned.room_bytes
-    others = min(beside, others_bytes_of(killed))
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
-    # What comes last had not come whole; parameters come first
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
-    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
+    graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
     # What was read stands in place of what a plan calls what it is kept in, or what it was made as
     had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
     had |= planned.held
+    if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
+        read = report.breakdown.sizes()
+        had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
     over = sum(had.values()) - planned.room_bytes
     of_passes = "results", "temporaries", "batch", "activations", *graphs
-    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):
+    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):  # what comes last had not come whole
         whole = sum(had.get(part, 0) for part in group)
         left = max(0, whole - max(0, over))
         had |= {part: had[part] * left // whole for part in group if had.get(part)}
         over -= whole - left
+    others = min(beside := report.host.limit_bytes - planned.room_bytes, others_bytes_of(killed))
     had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
@@ -280,8 +290,9 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
 
 def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-    prompts = of_prompts(_case_of(replace(report, killed=killed))) if killed.phase == "generate" else None
-    words = [*here, prompts or "", killed.why_now or ""]
+    case = _case_of(replace(report, killed=killed))
+    inside = f"{case.line} was running." if case.line else of_kept(case)
+    words = [*here, (of_prompts(case) if case.phase == "generate" else inside) or "", killed.why_now or ""]
     workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
     words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
@@ -306,18 +317,22 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
 
     In a step its own is how far its passes had risen above its end in the steps before.
     """
-    host, of = report.host, report.breakdown
-    before = max(of.parameters, host.rss_start_bytes - killed.file_bytes, host.allocated_start_bytes) - of.parameters
-    known = {"parameters": of.parameters, "optimizer": of.optimizer, THERE_BEFORE: before}
+    host, of, settings = report.host, report.breakdown, report.run.settings
+    number_bytes = 4 if settings.get("model.dtype") == "float32" else 2
+    parameters = of.parameters or number_bytes * int(settings.get("model.parameters", 0))  # read at the tenth step
+    began = max(host.rss_start_bytes - killed.file_bytes - host.gaps_start_bytes, host.allocated_start_bytes)
+    known = {"parameters": parameters, "optimizer": of.optimizer, THERE_BEFORE: max(0, began - parameters)}
     if killed.phase in ("backward", "optimizer"):  # before and after these they may be gone
         known["gradients"] = of.gradients
     left = max(0, host.limit_bytes - others_bytes_of(killed) - sum(known.values()))
     steps = report.steps - (killed.since_step or 0)
     grown = min(left, max(0, round((killed.process_bytes_per_step or 0) * steps)))
-    own = min(left - grown, of.activations_peak * (killed.phase in STEP_PHASES))
+    is_in_step = killed.phase in STEP_PHASES
+    # What has come in another phase was not there when it was read last
+    read = host.rss_end_bytes - killed.file_bytes - sum(known.values()) - grown
+    there = min(left - grown, of.activations_peak if is_in_step else max(0, read))
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
-    rest = rest if of.parameters or killed.phase != "save" else UNSEEN  # the training's own are in it
-    known |= {"grown step by step": grown, _OF_STEP: own, rest: left - grown - own}
+    known |= {"grown step by step": grown, _OF_STEP if is_in_step else UNSEEN: there, rest: left - grown - there}
     known |= _of_others(killed, others_bytes_of(killed))
     return _with_size(known) if report.steps else {}
 

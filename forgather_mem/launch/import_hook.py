@@ -33,6 +33,9 @@ WITHOUT_TORCH = "jax", "sklearn"  # they train without it: their processes are l
 TOLD_BY = (
     ("torch.utils.data.dataloader", "_MultiProcessingDataLoaderIter", "__init__", "workers"),
     ("transformers.trainer", "Trainer", "predict", "evaluate"),
+    ("transformers.trainer", "Trainer", "evaluate", "evaluate"),
+    ("transformers.trainer_utils", "EvalPrediction", "__init__", "metrics"),
+    *((f"{of}.trainer.trainer", "Trainer", "predict", "predict") for of in ("lightning.pytorch", "pytorch_lightning")),
     ("transformers.generation.utils", "GenerationMixin", "generate", "generate"),
     ("stable_baselines3.common.on_policy_algorithm", "OnPolicyAlgorithm", "collect_rollouts", "generate"),
     ("stable_baselines3.common.off_policy_algorithm", "OffPolicyAlgorithm", "collect_rollouts", "generate"),

@@ -17,6 +17,7 @@ from forgather_mem.telemetry import run_session
 from forgather_mem.telemetry.guard import FailureGuard
 
 if TYPE_CHECKING:
+    from forgather_mem.engine.run import Run
     from forgather_mem.loops.observed import ObservedLoop
 
 _FEWEST = 16  # gradients may be accumulated before an optimizer that is made late takes its first step
@@ -43,12 +44,16 @@ def meet_methods(imported: str) -> None:
 
 
 def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
-    if what == "step":
-        _HEARS.steps_over()
+    does = {"step": _HEARS.steps_over, "metrics": _computes_metrics}.get(what)
+    if does is not None:
+        does()
         return None
     if what.startswith("epoch"):
         return _epoch(needs_steps=what == "epoch")
     asked = _asked(given[0][0], given[0][1:], given[1]) if what == "generate" else {}
+    if what in ("evaluate", "predict"):  # the fifth argument of Lightning's
+        keeps = what == "predict" and [*given[0][4:5], given[1].get("return_predictions")][0] is not False
+        what, asked = "evaluate", {"evaluate.in": "", "evaluate.keeps": "predictions" if keeps else ""}
     if (loop := _current()) is None:
         if _HEARS.num_apart >= _HEARS.most_apart:
             return None
@@ -56,7 +61,7 @@ def _told(what: str, *given: Any) -> AbstractContextManager[object] | None:
             from forgather_mem.engine.settings import settings_of_loaders
 
             _note_apart("other", settings_of_loaders([given[0][1]]))
-        return _apart(what, asked) if what in ("evaluate", "generate") else None
+        return _apart(what, asked) if what == "generate" or (what == "evaluate" and _open_run() is None) else None
     if what == "workers":
         return None
     loop.tell(asked)
@@ -76,6 +81,19 @@ def _asked(model: object, arguments: Sequence[object], keywords: Mapping[str, ob
     if (batch := batch_of(arguments, keywords)) is not None:
         told |= {"rows": batch.rows, "length": batch.length}
     return {f"generate.{name}": str(value or "") for name, value in told.items()}
+
+
+def _computes_metrics() -> None:
+    """A Trainer has joined its predictions: until its evaluation ends a function of the user's works on them."""
+    from forgather_mem.callbacks.trainer.calling import caller
+    from forgather_mem.source.source_lines import line_name
+
+    trainer = caller(("evaluation_loop", "prediction_loop"), lambda owner: hasattr(owner, "compute_metrics"))
+    code = getattr(getattr(trainer, "compute_metrics", None), "__code__", None)
+    if code is not None:
+        run, line = _open_run(), line_name(code.co_filename, code.co_firstlineno)
+        asked = {"evaluate.in": f"compute_metrics() at {line}"}
+        _note_apart("evaluate", asked) if run is None else run.tell_settings(asked)
 
 
 @contextmanager
@@ -110,6 +128,12 @@ def _steps_done() -> int:
 def _current() -> ObservedLoop | None:
     observed = sys.modules.get("forgather_mem.loops.observed")
     return observed.LOOPS.current() if observed is not None else None
+
+
+def _open_run() -> Run | None:
+    """A training of ours that goes on in this process, whoever tells of it."""
+    known = sys.modules.get("forgather_mem.engine.run_of")
+    return known.RUNS.other_open(None) if known is not None else None
 
 
 def lightning_callbacks() -> list[object]:
@@ -177,9 +201,8 @@ class _FirstStep:
         if self._loop is not None or self._failed or run_session.is_off():  # in a plan's child
             return self._loop
         with self._lock:  # another thread may take its first step now
-            known = sys.modules.get("forgather_mem.engine.run_of")
-            is_watched = _current() is not None or (known is not None and known.RUNS.other_open(None) is not None)
-            if self._loop is None and not is_watched:  # by another training of ours, or after `watch()`
+            # Else it is watched: by another training of ours, or after `watch()`
+            if self._loop is None and _current() is None and _open_run() is None:
                 self._loop = FailureGuard().call("run", _observed_loop)
                 self._failed = self._loop is None
         return self._loop

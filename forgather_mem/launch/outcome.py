@@ -40,9 +40,7 @@ _Judgement = tuple[int, str]  # `BROKEN` or `UNDECIDED`, and a sentence about it
 _ASKED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-def report_outcome(
-    folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, sampler: Sampler
-) -> int:
+def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command, ended: Ended, seen: Sampler) -> int:
     """Write the reports of all trainings, print the worst one, and judge the limits that the user set.
 
     Returns:
@@ -51,17 +49,17 @@ def report_outcome(
     is_gone = folder.path is not None and not os.path.isfile(os.path.join(folder.path, run_session.NOTES))
     trainings = run_session.registered(folder.path) if folder.path else []
     word, session = word_of(folder.path), folder.path
-    start = build_report(RunSummary(RunFacts(from_dict(RunHeader, sampler.header))))
+    start = build_report(RunSummary(RunFacts(from_dict(RunHeader, seen.header))))
     places = [(Path(place), Path(run_session.kept_of(str(session), place))) for place in trainings]
     reports = [_finished(both, command, ended, start) for both in places[:-1]]
     last = places[-1] if places else (Path(session),) if session else ()
     firsts = run_session.noted(folder.path, run_session.FIRST) if folder.path else []
     phase = [*firsts, "other"][-2:][0].partition("\t")[0]
-    report = _seen_by_parent(_finished(last, command, ended, start, word), sampler, ended, phase)
+    report = _seen_by_parent(_finished(last, command, ended, start, word), seen, ended, phase)
     asked = dict(one.split("=", 1) for told in firsts for one in told.split("\t") if "=" in one)
     reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
     if not trainings:
-        reports = [_seen_from_outside(reports[0], sampler, ended, phase)]
+        reports = [_seen_from_outside(reports[0], seen, ended, phase)]
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:
@@ -79,8 +77,7 @@ def report_outcome(
         if planned is not reports[worst]:
             reports[worst] = planned
             _write_in_its_folder(planned)
-    is_told = trainings or arguments.report or arguments.limits
-    in_a_line = None if is_told else _failure_in_a_line(reports[-1], ended)
+    in_a_line = None if trainings or arguments.report or arguments.limits else _failure_in_a_line(reports[-1], ended)
     if in_a_line is not None:
         say(in_a_line)
     else:
@@ -92,7 +89,7 @@ def report_outcome(
         return 0
     found = [(UNDECIDED, f"can't tell: {sentence}") for sentence in unknown] + [(UNDECIDED, "")] * (not is_written)
     found += [*_peaks_judged(reports, arguments), *_leaks_judged(reports, arguments)]
-    found += _growth_judged(reports, arguments, ended, is_known=not unknown)
+    found += _growth_judged(reports, arguments, ended, known=not unknown)
     found.sort(key=lambda judged: judged[0])  # what is exceeded first
     for sentence in dict.fromkeys(sentence for _, sentence in found if sentence):
         say(f"forgather-mem: {sentence}")
@@ -298,17 +295,15 @@ def _leaks_judged(reports: Sequence[RunReport], arguments: Arguments) -> Iterato
             return
 
 
-def _growth_judged(
-    reports: Sequence[RunReport], arguments: Arguments, ended: Ended, *, is_known: bool
-) -> Iterator[_Judgement]:
-    if arguments.baseline is None:
+def _growth_judged(runs: Sequence[RunReport], asked: Arguments, ended: Ended, *, known: bool) -> Iterator[_Judgement]:
+    if asked.baseline is None:
         return
     why = f"the command ended with {ended.code}" if ended.code else "not all is known of this run"
-    if ended.code != 0 or (arguments.update_baseline and not is_known):
-        done = "written" if arguments.update_baseline else "compared with"
+    if ended.code != 0 or (asked.update_baseline and not known):
+        done = "written" if asked.update_baseline else "compared with"
         yield UNDECIDED, f"--baseline: not {done}, since {why}"
         return
-    grown, missing = against_baseline(arguments.baseline, reports, update=arguments.update_baseline)
+    grown, missing = against_baseline(asked.baseline, runs, update=asked.update_baseline)
     yield from ((BROKEN, sentence) for sentence in grown)
     yield from ((UNDECIDED, sentence) for sentence in missing)
 

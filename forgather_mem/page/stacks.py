@@ -83,8 +83,7 @@ def stacks(report: RunReport, readings: Readings, rank: int) -> Iterator[Stack]:
         held = readings.held(f"{family}/allocated_bytes")
         if held is not None:
             whole, grows = len(devices) == 1, device is devices[0]
-            made = _of_device(report, readings, device, family, held, whole, grows)
-            yield _finished(made, report, readings, rank)
+            yield _finished(_of_device(report, readings, device, family, held, whole, grows), report, readings, rank)
     resident = readings.held("host/rss_bytes")
     if resident is not None:
         yield _finished(_of_host(report, readings, resident, bool(devices), rank), report, readings, rank)

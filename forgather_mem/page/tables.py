@@ -49,9 +49,7 @@ def headline(report: RunReport) -> tuple[str, str, str]:
 
 def in_short(report: RunReport) -> str:
     """Script, verdict and peak, for a list of runs."""
-    peaks = (
-        f"{row.label.removesuffix(' used')} {format_bytes(row.peak_bytes)}" for row in table.places(report) if row.at
-    )
+    peaks = (f"{it.label.removesuffix(' used')} {format_bytes(it.peak_bytes)}" for it in table.places(report) if it.at)
     return ", ".join([problems.script_name(report), BADGES[headline(report)[0]].lower(), *peaks])
 
 

@@ -54,9 +54,7 @@ class MemoryTab(base_plugin.TBPlugin):  # type: ignore[misc]
 
     def get_plugin_apps(self) -> dict[str, Answer]:
         """An application for each route below /data/plugin/forgather_mem."""
-        files = {
-            f"/{name}": _answer(partial(lambda name, environ: asset(name), name), kind) for name, kind in ASSETS.items()
-        }
+        files = {f"/{name}": _answer(partial(lambda name, _: asset(name), name), kind) for name, kind in ASSETS.items()}
         ours = (("/runs", self._runs), ("/data", self._data))
         return {**{route: _answer(text_of, "application/json") for route, text_of in ours}, **files}
 

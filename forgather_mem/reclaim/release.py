@@ -270,8 +270,7 @@ class _After:
             self._cleaning.release()
         left = _largest(given.after)
         self._again_bytes = int(left * 1.1) if limit is not None and left > limit else 0
-        took = format_duration(given.took_s)
-        logger.info("cleanup_after: %s, call %d: %s, in %s", self.name, call, given, took)
+        logger.info("cleanup_after: %s, call %d: %s, in %s", self.name, call, given, format_duration(given.took_s))
 
 
 def _largest(now: Usage) -> int:

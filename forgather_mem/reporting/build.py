@@ -156,10 +156,8 @@ def report_of_plan(path: str | Path) -> schema.RunReport | None:
     except ours(OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return None
     settings = checked(Mapping[str, str], answer.get("settings")) or {}  # type: ignore[type-abstract]
-    batch = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
-    of = schema.Training(
-        script=checked(str, answer.get("script")) or "", settings={**settings, **batch}, end="finished"
-    )
+    rows = {f"batch.{name}": str(plan[name]) for name in ("rows", "length") if isinstance(plan.get(name), int)}
+    of = schema.Training(script=checked(str, answer.get("script")) or "", settings={**settings, **rows}, end="finished")
     hint = f"only the first of its {len(others) + 1} plans is read; --set with one value plans another alone"
     return None if planned is None else schema.RunReport(run=of, planned=planned, hints=(hint,) * bool(others))
 
@@ -198,6 +196,7 @@ def _host(summary: RunSummary) -> schema.HostMemory:
         workers_peak_bytes=int(summary.highest("workers/pss_bytes") or 0),
         allocated_start_bytes=int(summary.started_with.get("host/allocated_bytes", 0)),
         allocated_end_bytes=summary.facts.allocated_end_bytes,
+        gaps_start_bytes=int(summary.started_with.get("host/gaps_bytes", 0)),
         activations_bytes=int(summary.highest("tensors/activations_bytes") or 0),
     )
 

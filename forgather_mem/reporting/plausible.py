@@ -43,8 +43,7 @@ def each_bytes(suspect: LeakSuspect) -> float:
     found = _TENSOR.search(suspect.each)
     if found is None or not quotient:
         return quotient
-    sides = [int(side) for side in found[1].split(",") if side.strip()]
-    size = math.prod(sides) * int(found[3] or 8) // 8
+    size = math.prod([int(side) for side in found[1].split(",") if side.strip()]) * int(found[3] or 8) // 8
     if abs(quotient - size) <= size / 20 and found.start() == 0:  # the object beside its numbers, and scatter
         return size
     return quotient if quotient > size or suspect.each.startswith("e.g. ") else 0.0

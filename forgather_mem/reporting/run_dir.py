@@ -97,8 +97,7 @@ def _from_ranks(place: Path, word: LauncherWord) -> tuple[RunReport, list[str]]:
     for rank in sorted({*written, *logs, *rings})[: _SEARCH.ranks]:
         report, wrong = read_report(written[rank]) if rank in written else (None, [])
         if report is None:
-            ring = _ring(rings[rank], wrong) if rank in rings else None
-            report = _of_rank(logs.get(rank, []), ring, wrong)
+            report = _of_rank(logs.get(rank, []), _ring(rings[rank], wrong) if rank in rings else None, wrong)
         left_out += wrong
         if report is not None:
             left_out += report.left_out

@@ -64,8 +64,7 @@ def report_text(report: RunReport, width: int = 80, color: bool = False) -> str:
     """
     report = with_texts(report, escape_controls)  # so that no name begins a line of its own
     most = MAX_LINES - 2
-    body = _body(report, width, most)[:most]
-    text = shown("\n".join([_head(report, width), *body, "=" * width]))
+    text = shown("\n".join([_head(report, width), *_body(report, width, most)[:most], "=" * width]))
     return _LABEL.sub(rf"{_BOLD}\g<0>{_PLAIN}", text) if color else text
 
 

@@ -167,9 +167,7 @@ class EventPage:
         """The destination of events where no writer was given: our own file, or TensorBoard's own writer."""
         folder = self.find_folder()
         if "://" in folder:
-            logger.warning(
-                "%s is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes", folder
-            )
+            logger.warning("%s is remote: TensorBoard's writer is used; a killed run loses up to two minutes", folder)
         elif crc32c() is None:
             logger.warning(
                 "google-crc32c has no C implementation here: TensorBoard's own writer is used, which is slower, and a "

@@ -239,7 +239,7 @@ def _segments(module: ModuleType) -> Callable[[], Sequence[Nested]] | None:
 
 
 def _calls_of(torch: ModuleType, kind: str, index: int) -> Allocator:
-    module, general, is_cuda = getattr(torch, kind), torch.accelerator, kind == "cuda"
+    module, other, is_cuda = getattr(torch, kind), torch.accelerator, kind == "cuda"
     is_native = not is_cuda or module.get_allocator_backend() == "native"
     bound = functools.partial(_bound, index)
     # torch.cuda.memory_stats flattens and sorts some 120 keys; the first is the nested dict it starts from.
@@ -248,12 +248,10 @@ def _calls_of(torch: ModuleType, kind: str, index: int) -> Allocator:
         kind=kind,
         index=index,
         stats=stats or bound({}, "_accelerator_getDeviceStats", torch._C) or dict,
-        reset_peaks=bound(None, "reset_peak_memory_stats", module, general),
-        memory_info=bound((0, 0), "mem_get_info", module) or bound((0, 0), "get_memory_info", general),
+        reset_peaks=bound(None, "reset_peak_memory_stats", module, other),
+        memory_info=bound((0, 0), "mem_get_info", module) or bound((0, 0), "get_memory_info", other),
         # Looked up at the call, since it may be wrapped by then; in C, since the caller's line is told
-        empty_cache=functools.partial(
-            methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else general
-        ),
+        empty_cache=functools.partial(methodcaller("empty_cache"), module if hasattr(module, "empty_cache") else other),
         counts_retries=is_native,  # cudaMallocAsync leaves both counters at 0 whatever happens
         device=functools.partial(_device, torch, kind, index),
         summary=bound("", "memory_summary", module),

@@ -222,11 +222,15 @@ class MemoryLimit:
         return min(found, key=lambda room: room.free_bytes, default=None)
 
 
-def near_a_kill() -> Room | None:
-    """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room."""
+def near_a_kill(soon_bytes: int = 0) -> Room | None:
+    """The group's limit at which the kernel may kill if much is loaded and read now; None if there is room.
+
+    Args:
+        soon_bytes: What will be taken beside it.
+    """
     with missing(OSError, KeyError):
         limit = MemoryLimit().deadliest()
-        return limit if limit is not None and limit.free_bytes < _NEAR_BYTES else None
+        return limit if limit is not None and limit.free_bytes - soon_bytes < _NEAR_BYTES else None
     return None
 
 

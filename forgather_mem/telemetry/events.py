@@ -57,8 +57,7 @@ def _with(what: str, rows: Iterable[tuple[str, int, tuple[str, ...]]]) -> frozen
 
 def _by_number(rows: Iterable[tuple[str, int, tuple[str, ...]]]) -> tuple[str, ...]:
     """The names at the places of their numbers; at 0 "other"."""
-    numbered = sorted([(number, name) for name, number, _ in rows if number])
-    return ("other", *[name for _, name in numbered])
+    return ("other", *[name for _, name in sorted([(number, name) for name, number, _ in rows if number])])
 
 
 EVENTS = tuple([name for name, _, _ in _EVENT_ROWS])

@@ -67,6 +67,8 @@ class HostMemory(ReportPart):
     # By the C library, for tensors above all, and not freed, when the training began and when it ended: 0 if unknown
     allocated_start_bytes: int = field(default=0, metadata=RARE)
     allocated_end_bytes: int = field(default=0, metadata=RARE)
+    # What the C library had kept of freed memory when the training began: a loop is met once its first pass is over
+    gaps_start_bytes: int = field(default=0, metadata=RARE)
     activations_bytes: int = field(default=0, metadata=RARE)  # what a forward pass of the first steps left allocated
     rank: Rank | None = field(default=None, metadata=RARE)  # here and below: whose numbers a merged report has
 

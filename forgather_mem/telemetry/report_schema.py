@@ -211,6 +211,4 @@ def _sentence(wrong: list[str]) -> list[str]:
     if not wrong:
         return []
     more = f" and {len(wrong) - _MAX_NAMED:,} more" if len(wrong) > _MAX_NAMED else ""
-    return [
-        f"not as schema 1 has it, and left out: {', '.join(place or 'all of it' for place in wrong[:_MAX_NAMED])}{more}"
-    ]
+    return [f"not as schema 1 has it, and left out: {', '.join(at or 'all of it' for at in wrong[:_MAX_NAMED])}{more}"]

@@ -54,9 +54,7 @@ class Rule:
         if self.budget_frac is not None:
             check_share("Rule", budget_frac=self.budget_frac)
         if self.budget_frac is not None and getattr(self.when, "steps", None) is None:
-            raise ValueError(
-                f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): a budget stretches Every(steps=N)"
-            )
+            raise ValueError(f"Rule(when={self.when!r}, budget_frac={self.budget_frac}): it stretches Every(steps=N)")
         object.__setattr__(self, "do", tuple(works))
         if not self.name:
             done = "+".join(map(name_of, works))

@@ -51,11 +51,9 @@ def test_one_callback_serves_several_trainings(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_a_restart_with_a_smaller_batch_begins_a_new_run(tmp_path: Path) -> None:
     callback, capture = captured([Rule(Every(steps=1), [lambda m, s: {"mine/count": 1.0}])])
-    trainer = make_trainer(
-        tmp_path, [callback], trainer_class=RunsOutOfMemoryOnce, auto_find_batch_size=True, max_steps=4
-    )
+    made = make_trainer(tmp_path, [callback], trainer_class=RunsOutOfMemoryOnce, auto_find_batch_size=True, max_steps=4)
     before = list(gc.callbacks)
-    trainer.train()
+    made.train()
     assert [s.step for s in capture.samples] == [1, 2, 3, 4]  # of the second run
     assert callback.summary.steps == 4
     assert callback.summary.facts.end == "finished"

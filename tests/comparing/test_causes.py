@@ -98,9 +98,7 @@ def test_what_a_run_has_seen_is_a_cause(
 ) -> None:
     kind = setting.partition(".")[0]
     known = {"model.dtype": "float32", "threads": "2", f"{kind}.known": "1"}
-    old, new = (
-        {**known, **({setting: value} if value else {}), "threads": str(place)} for place, value in enumerate(values)
-    )
+    old, new = ({**known, **({setting: value} if value else {}), "threads": str(at)} for at, value in enumerate(values))
     held = {"held": 40} if "held" in sizes else {}
     found = compared(run(settings=old, **held), run(580, settings=new, **sizes))
     causes = {one.part: [cause.name for cause in one.causes] for one in found.grown}

@@ -116,9 +116,7 @@ def faults(answered: Mapping[str, Any], max_cpu_s: float = MAX_CPU_S) -> list[st
     return found
 
 
-def _attempt(
-    text: str, variables: Mapping[str, Any], files: Mapping[str, str], wanted: Sequence[str]
-) -> dict[str, Any]:
+def _attempt(text: str, given: Mapping[str, Any], files: Mapping[str, str], wanted: Sequence[str]) -> dict[str, Any]:
     resource.setrlimit(resource.RLIMIT_CPU, (KILL_CPU_S, KILL_CPU_S + 1))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_DATA, (status("VmData") + KILL_BYTES, -1))
@@ -126,13 +124,13 @@ def _attempt(
         os.chdir(folder)
         for name, content in {"t.yaml": text, **files}.items():
             Path(name).write_text(content, "utf-8")
-        settings = [word for key, value in variables.items() for word in ("--set", f"{key}={json.dumps(value)}")]
+        settings = [word for key, value in given.items() for word in ("--set", f"{key}={json.dumps(value)}")]
         base = status("VmRSS")
         commands, grown = {}, {}
         runs: dict[str, Callable[[], object]] = {
             name: lambda words=words: _command([*words, "t.yaml", *settings]) for name, words in COMMANDS.items()
         }
-        runs["construct"] = lambda: _construct("t.yaml", variables)
+        runs["construct"] = lambda: _construct("t.yaml", given)
         for name in wanted:
             gc.collect()  # each command is a process of its own, and leaves the next one nothing
             began_s = time.thread_time()

@@ -125,7 +125,7 @@ def test_a_loop_without_arguments_has_the_launchers_ranks(monkeypatch: pytest.Mo
 def test_sizes_before_the_first_step_are_the_processs_and_the_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = sizes_now()
     assert sizes["host/rss_bytes"] == pytest.approx(status_bytes("VmRSS"), abs=2 * MIB)
-    assert set(sizes) == {"host/rss_bytes", "host/anon_bytes", "host/allocated_bytes"}
+    assert set(sizes) == {"host/rss_bytes", "host/anon_bytes", "host/allocated_bytes", "host/gaps_bytes"}
     with simulated_device(monkeypatch) as device:
         device.hold(100)
         device.hold(70)

@@ -22,14 +22,12 @@ from forgather_mem.reporting.run_dir import run_report
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     monkeypatch.setenv("MALLOC_ARENA_MAX", "2")
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
-    config = LlamaConfig(
-        vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1
-    )
+    made = LlamaConfig(vocab_size=32, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=1)
     arguments = TrainingArguments(
         str(folder), max_steps=3, per_device_train_batch_size=4, optim="adafactor", report_to=[], disable_tqdm=True,
         save_strategy="no", hub_token="hf_secret", use_cpu=True,
     )  # fmt: skip
-    model = LlamaForCausalLM(config).bfloat16()
+    model = LlamaForCausalLM(made).bfloat16()
     rows = [{"input_ids": torch.arange(16), "labels": torch.arange(16)}] * 40
     Trainer(model=model, args=arguments, train_dataset=rows, callbacks=[MemoryCallback()]).train()
     return dict(run_report(folder).run.settings)

@@ -104,14 +104,10 @@ class Checks:
         for trainer in (alone, watched):
             trainer.train()
         self.hold("a training beside Forgather's callbacks reaches its end", watched.state.global_step, STEPS[-1])
-        collector = next(
-            callback for callback in watched.callbacks if type(callback).__name__ == "SimpleGarbageCollector"
-        )
+        collector = next(one for one in watched.callbacks if type(one).__name__ == "SimpleGarbageCollector")
         collections = sum(row["calls"] for row in collector.summary.ledger if row["what"] == "collect")
-        times = len(scalars(self.folder / "both")["eval-loss"]) + len(
-            list((self.folder / "both").rglob("checkpoint-*"))
-        )
-        self.hold("garbage is collected at evaluations, checkpoints and the end", 0 < collections <= times + 1)
+        most = len(scalars(self.folder / "both")["eval-loss"]) + len(list((self.folder / "both").rglob("checkpoint-*")))
+        self.hold("garbage is collected at evaluations, checkpoints and the end", 0 < collections <= most + 1)
         self.hold("it is bit-identical to one without ours", fingerprint(watched)[0], fingerprint(alone)[0])
         self.hold("all curves are one run", len(event_folders(self.folder / "both")), 1)
         points = scalars(self.folder / "both")
@@ -148,9 +144,7 @@ class Checks:
         pauses = [step for step, _ in points["mem_gc/pause_ms"]]
         self.hold("mem_gc/pause_ms: one point a step from the first on", pauses, STEPS[-len(pauses) :])
         norms = [entry["grad_norm"] for entry in trainer.state.log_history if "grad_norm" in entry]
-        same = [
-            abs(ours - norm) <= 0.01 * norm for (_, ours), norm in zip(points["grad_norm_total"], norms, strict=True)
-        ]
+        same = [abs(ours - it) <= 0.01 * it for (_, ours), it in zip(points["grad_norm_total"], norms, strict=True)]
         self.hold("gradient norms are those of Forgather's log, before clipping", same, [True] * len(STEPS))
         self.hold("eval-loss at the evaluations", [step for step, _ in points["eval-loss"]], [3, 6, 9, 12])
         self.hold("text is generated", [step for step, _ in pages["generated_text"]], [4, 8, 12])

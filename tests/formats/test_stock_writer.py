@@ -66,7 +66,7 @@ def test_a_remote_folder_is_written_by_the_stock_writer_with_one_warning(caplog:
             sample(2, host__rss_bytes=2 * GIB),
         )
     assert [record.message for record in caplog.records] == [
-        "memory://bucket/run is remote: TensorBoard's own writer is used; a run that is killed loses up to two minutes"
+        "memory://bucket/run is remote: TensorBoard's writer is used; a killed run loses up to two minutes"
     ]
     (path,) = fsspec.filesystem("memory").glob("/bucket/run/*tfevents*")
     points = EventAccumulator(f"memory:/{path}").Reload().Scalars("mem_host/rss_gib")

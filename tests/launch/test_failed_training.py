@@ -146,6 +146,31 @@ def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known
     assert failed_training(report_of(killed=counted, host=host), 1e9) == "memory has not run out"
 
 
+ENDED = {"signal": 9, "oom_kill_before": 0, "oom_kill_after": 1}
+IN_EVALUATION = KilledReport(step=3, phase="evaluate", has_trained=True, **ENDED)
+
+
+def in_evaluation(is_trainers: bool = True, **settings: str) -> RunReport:
+    report = report_of(killed=IN_EVALUATION, host=HOST, steps=3)
+    known = {name: size for name, size in report.run.settings.items() if is_trainers or "arguments" not in name}
+    return replace(report, run=replace(report.run, settings=known | settings))
+
+
+def test_what_an_evaluation_keeps_and_what_runs_at_its_end_is_told_after_a_kill() -> None:
+    asked = in_evaluation(**{"model.returned": "output_hidden_states"})
+    why = "All predictions are kept until its end, and what is returned for output_hidden_states."
+    assert explained_kill(asked, IN_EVALUATION, None).why_now == why
+    assert may_help_after(asked)[0].text == "model.config.output_hidden_states = False"
+    assert not any("logits" in one.text for one in may_help_after(in_evaluation(False))), "a loop has no such argument"
+    computes = in_evaluation(**{"evaluate.in": "compute_metrics() at train.py:9"})
+    assert explained_kill(computes, IN_EVALUATION, None).why_now == "compute_metrics() at train.py:9 was running."
+    assert [one.text for one in may_help_after(computes)] == ["less at once in compute_metrics() at train.py:9"]
+    trains = replace(computes, killed=replace(IN_EVALUATION, has_trained=False))
+    assert failed_training(trains, 1e9) == "a plan has no compute_metrics() at train.py:9"
+    of_lightning = may_help_after(in_evaluation(False, **{"evaluate.keeps": "predictions"}))
+    assert of_lightning[0].text == "trainer.predict(..., return_predictions=False)"
+
+
 def test_sizes_are_read_as_they_are_told() -> None:
     assert parsed_sizes("0=4x3x8x8 labels=4") == {"0": (4, 3, 8, 8), "labels": (4,)}
     assert parsed_sizes("") == {}
@@ -200,6 +225,25 @@ def test_what_was_read_before_the_kill_stands_in_place_of_what_the_plan_calls_th
     fits = replace(NEEDS, num_bytes=100 * MIB, room_bytes=550 * MIB, parts={"activations": 100 * MIB}, is_shown=False)
     killed = explained_kill(report_of(host=HOST), KILLED, replace(fits, held={"graphs in `loss`": 430 * MIB}))
     assert {"graphs in `loss`": 430 * MIB, "not in the plan": 20 * MIB}.items() <= killed.in_use.items()
+
+
+def test_no_part_is_larger_than_it_was_read_and_none_is_there_that_comes_later() -> None:
+    """A teacher's gradients and a second optimizer's state are in the plan of the step, not in the forward pass."""
+    parts = {"activations": 500 * MIB, "gradients": 90 * MIB, "optimizer": 60 * MIB}
+    report = report_of(host=HOST, steps=9, breakdown=Breakdown(parameters=MIB, gradients=2 * MIB, optimizer=4 * MIB))
+    told = explained_kill(report, KILLED, replace(NEEDS, parts=parts)).in_use
+    assert {part: told[part] // MIB for part in parts} == {"activations": 500, "gradients": 2, "optimizer": 4}
+    back = explained_kill(report, replace(KILLED, phase="backward"), replace(NEEDS, phase="backward", parts=parts))
+    assert (back.in_use["gradients"], back.in_use["activations"]) == (90 * MIB, 400 * MIB)
+
+
+def test_what_was_there_when_it_was_read_last_has_not_come_in_a_generation() -> None:
+    """A loop was met after its first pass, with 200 MiB of gaps; 450 of 700 MiB were there after its last step."""
+    sizes = {"rss_start_bytes": 420 * MIB, "gaps_start_bytes": 200 * MIB, "rss_end_bytes": 490 * MIB}
+    report = report_of(host=replace(HOST, **sizes), steps=6)
+    killed = replace(KILLED, phase="generate", used_bytes=None, file_bytes=40 * MIB)
+    told = {part: size // MIB for part, size in explained_kill(report, killed, None).in_use.items()}
+    assert told == {"there before the first step": 180, "not looked into": 270, "generation": 250}
 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:

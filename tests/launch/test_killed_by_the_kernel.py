@@ -7,12 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from forgather_mem.system.cgroups import memory_groups
 from forgather_mem.units import MIB
 from tests.launch.commands import ROOT, RUN, report_in, run, taken_apart
 
 LIMIT_BYTES = 80 * MIB
+KILLS = yaml.safe_load(Path(__file__).with_name("kills.yaml").read_text(encoding="utf-8"))
 NAMES = {1: ("memory.limit_in_bytes", "memory.memsw.limit_in_bytes"), 2: ("memory.max", "memory.swap.max")}
 
 
@@ -95,13 +97,7 @@ def test_a_failure_near_the_limit_is_told_and_not_looked_into(tmp_path: Path, gr
 
 @pytest.mark.slow
 def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(tmp_path: Path, group: Path) -> None:
-    text = (
-        "import io, time, torch\nmodel, kept = torch.nn.Linear(2000, 2000), []\n"
-        "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(23):\n"
-        "    model(torch.ones(1, 2000)).sum().backward()\n    time.sleep(0.1)\n    optimizer.step()\n"
-        "    kept.append(torch.ones(4_000_000))\n"
-        "torch.save(torch.empty(2**28), io.BytesIO())\n"
-    )
+    text = KILLS["holder"]
     report = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")
     killed = report["killed"]
     assert (killed["step"], killed["phase"]) == (23, "save")
@@ -111,36 +107,23 @@ def test_who_holds_the_most_is_told_before_a_kill_and_that_it_was_in_torch_save(
 
 
 @pytest.mark.slow
+def test_who_holds_the_most_is_told_also_where_only_passes_came_near_the_limit(tmp_path: Path, group: Path) -> None:
+    text = KILLS["holder beside passes"]
+    killed = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")["killed"]
+    assert "MiB are in `kept`, added at script.py:8." in killed["why_now"]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eval", "train"])
 def test_what_a_sum_of_evaluated_losses_keeps_is_told_before_a_kill(tmp_path: Path, group: Path, mode: str) -> None:
-    text = (
-        "import torch\nmodel, total = torch.nn.Linear(2000, 2000), 0\n"
-        "optimizer = torch.optim.SGD(model.parameters())\nfor _ in range(5):\n"
-        f"    model(torch.ones(1, 2000)).sum().backward()\n    optimizer.step()\nmodel.{mode}()\n"
-        "for _ in range(500):\n    total += model(torch.ones(1000, 2000)).square().mean()\n"
-    )
+    text = KILLS["losses"].format(mode=mode)
     report = report_of_a_kill(tmp_path, group, 710, text, "--advice-s", "0")
     assert "earlier passes in `total`." in report["killed"]["why_now"]
     assert "no_grad()" in report["advice"][0]["text"]
 
 
-PASSES = """
-for _ in range(3):
-    total = 0
-    for _ in range(8):
-        total += model(torch.ones(20_000, 64)).square().mean()
-    total.backward()
-    optimizer.step()
-"""
-SORTS = """
-for _ in range(3):
-    model(torch.ones(2, 64)).sum().backward()
-    optimizer.step()
-model.eval()
-with torch.no_grad():
-    found = model(torch.ones(6000, 64))
-    (found @ found.T).argsort()
-"""
+PASSES = KILLS["passes"]
+SORTS = KILLS["sorts"]
 
 
 @pytest.mark.slow
@@ -159,13 +142,7 @@ def test_a_plan_tells_which_passes_or_which_line_took_so_much(
 
 @pytest.mark.slow
 def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group: Path) -> None:
-    text = (
-        "import time, torch\nfrom torch.utils.data import DataLoader\nclass Rows(list):\n"
-        "    def __getitem__(self, at):\n        return torch.ones(2**21)\n"
-        "loader = DataLoader(Rows(range(999)), batch_size=2, num_workers=2, prefetch_factor=24)\n"
-        "model = torch.nn.Linear(8, 1)\noptimizer = torch.optim.SGD(model.parameters())\n"
-        "for batch in loader:\n    time.sleep(60)\n"
-    )
+    text = KILLS["workers"]
     report = report_of_a_kill(tmp_path, group, 500, text, "--advice-s", "0")
     assert report["killed"]["num_workers"] == 2, report["killed"]
     assert report["killed"]["workers_bytes"] > 150 * MIB
@@ -175,13 +152,7 @@ def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [0, 3])
 def test_a_generation_is_told_with_what_it_was_asked_for(tmp_path: Path, group: Path, steps: int) -> None:
-    text = (
-        "import torch\nfrom transformers import GPT2Config, GPT2LMHeadModel\n"
-        "model = GPT2LMHeadModel(GPT2Config(vocab_size=500, n_embd=128, n_layer=4, n_head=4, n_positions=256))\n"
-        "optimizer = torch.optim.SGD(model.parameters())\nids = torch.randint(2, 400, (1000, 16))\n"
-        f"for _ in range({steps}):\n    model(ids[:2], labels=ids[:2]).loss.backward()\n    optimizer.step()\n"
-        "model.generate(ids, num_return_sequences=2, do_sample=True, max_new_tokens=200, pad_token_id=0)\n"
-    )
+    text = KILLS["generation"].format(steps=steps)
     killed = report_of_a_kill(tmp_path, group, 560, text)["killed"]
     assert killed["phase"] == "generate"
     asked = "2,000 x 16 tokens: 1,000 prompts x num_return_sequences 2, at most 200 new tokens each."
@@ -202,7 +173,7 @@ def test_a_kill_after_the_training_is_told_as_one_for_memory_with_what_there_was
     result = taken_apart(run([*inside(group, 710), *RUN, "predicts.py"], tmp_path))
     told, report = " ".join(result.report.split()), report_in(tmp_path / "out")
     assert "710.0 MiB, was reached (oom_kill 0 -> 1). Last sign of life: training ended after step " in told
-    assert "Why now" not in told
+    assert ("Why now: All predictions are kept until its end." in told) == (part == "evaluation")
     assert report["killed"]["in_use"][part] > 200 * MIB
     is_told = "preprocess_logits_for_metrics" in report["advice"][0]["text"] if report["advice"] else False
     assert is_told == (part == "evaluation")

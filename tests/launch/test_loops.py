@@ -9,11 +9,11 @@ import pytest
 import yaml
 
 from tests.forked import Forked
-from tests.launch.commands import REPORT, RUN, Watched, environment, report_in, taken_apart, watched
+from tests.launch.commands import REPORT, ROOT, RUN, Watched, environment, report_in, taken_apart, watched
 from tests.launch.forked_run import run_forked, watched_forked
 
 _TEXTS = yaml.safe_load(Path(__file__).with_name("loops.yaml").read_text(encoding="utf-8"))
-PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS = _TEXTS["watched"].values()
+PLAIN, LIGHTNING, LARGE_AT_FIRST, SEVERAL, OWN, FRAMEWORKS, PREDICTS, COMPUTES = _TEXTS["watched"].values()
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -168,6 +168,31 @@ def test_what_lightnings_trainer_does_is_heard(tmp_path: Path) -> None:
     (log,) = tmp_path.glob("forgather_mem/*/memory.rank0.jsonl")
     phases = {row["event"] for row in map(json.loads, log.read_text().splitlines()) if "event" in row}
     assert {"evaluate", "save"} <= phases
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize(("given", "keeps"), [("", "predictions"), ("return_predictions=False", "")])
+def test_what_a_prediction_of_lightnings_keeps_is_told_of_a_killed_process(
+    tmp_path: Path, given: str, keeps: str
+) -> None:
+    pytest.importorskip("lightning")
+    (tmp_path / "script.py").write_text("import os, lightning as L" + PREDICTS.format(given))
+    assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
+    report = report_in(tmp_path)
+    assert (report["killed"]["phase"], report["run"]["settings"].get("evaluate.keeps", "")) == ("evaluate", keeps)
+
+
+@pytest.mark.slow
+@pytest.mark.fresh
+@pytest.mark.parametrize("calls", [2, 4])
+def test_a_kill_in_compute_metrics_is_told_with_its_line(tmp_path: Path, calls: int) -> None:
+    head = f"import sys\nsys.path.insert(0, {str(ROOT)!r})"
+    (tmp_path / "script.py").write_text(head + COMPUTES.format(calls=calls))
+    assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
+    report = report_in(tmp_path / "out")
+    assert (report["killed"]["phase"], report["killed"].get("has_trained", False)) == ("evaluate", calls > 3)
+    assert report["run"]["settings"]["evaluate.in"] == "compute_metrics() at script.py:5"
 
 
 @pytest.mark.fresh

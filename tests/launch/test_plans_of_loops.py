@@ -55,10 +55,8 @@ def test_a_plan_is_what_the_tensors_take(tmp_path: Path, name: str) -> None:
 def test_batches_are_changed_where_a_data_loader_makes_them(tmp_path: Path) -> None:
     other = plan_of(tmp_path, LOOPS["accumulates"].replace("data(512)", "data(1024, 64)"))
     for own in 16, 128:  # a batch that was made before does not count, and of 128 there are not enough for two rounds
-        changed = plan_of(
-            tmp_path, LOOPS["accumulates"].replace("data(512)", f"data(1024, {own})"), "--set", "batch=64"
-        )
-        assert (changed["rows"], changed["peak_bytes"]) == (64, other["peak_bytes"])
+        made = plan_of(tmp_path, LOOPS["accumulates"].replace("data(512)", f"data(1024, {own})"), "--set", "batch=64")
+        assert (made["rows"], made["peak_bytes"]) == (64, other["peak_bytes"])
 
 
 @pytest.mark.slow

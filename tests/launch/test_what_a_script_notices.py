@@ -81,9 +81,7 @@ def test_attach_has_no_more_files_open(tmp_path: Path) -> None:
     script = Path(__file__).parent / "seen.py"
     code, _, err = Forked(script, ["attached", "found.json"], tmp_path, environment()).wait()
     assert code == 0, err
-    begun, held, ended = (
-        sum(one["/proc/self/fd"].values()) for one in json.loads((tmp_path / "found.json").read_text())
-    )
+    begun, held, ended = (sum(it["/proc/self/fd"].values()) for it in json.loads((tmp_path / "found.json").read_text()))
     assert begun < held <= begun + MOST_DESCRIPTORS
     assert ended == begun
 

@@ -39,26 +39,24 @@ def on_a_gpu(num_steps: int, seed: int = 0) -> Readings:
     readings = Readings()
     readings.started_s = 990.0
     period = max(1, num_steps // 20)
-    for row in range(num_steps):
-        a, b, c, d, e, f, g, h = noise[row].tolist()
-        held = (15 + a) * GIB + 3 * MIB * min(row, 2000)
+    for at in range(num_steps):
+        a, b, c, d, e, f, g, h = noise[at].tolist()
+        held = (15 + a) * GIB + 3 * MIB * min(at, 2000)
         values = {
             "device/allocated_bytes": held, "device/reserved_bytes": held + (12 + b) * GIB,
             "device/step_peak_bytes": held + (10 + c) * GIB, "host/rss_bytes": (6 + d) * GIB,
-            "host/anon_bytes": (5 + e / 2) * GIB, "host/rss_peak_bytes": 7.5 * GIB + row * 1000,
+            "host/anon_bytes": (5 + e / 2) * GIB, "host/rss_peak_bytes": 7.5 * GIB + at * 1000,
             "gc/pause_s": f / 100, "phase/device/forward_peak_bytes": held + 6 * GIB * g,
             "phase/device/backward_peak_bytes": held + (10 + c) * GIB, "phase/device/optimizer_peak_bytes": held + h,
         }  # fmt: skip
-        if row % 10 == 0:
+        if at % 10 == 0:
             values |= {"tensors/parameters_bytes": 7.5 * GIB, "tensors/optimizer_bytes": 6.0 * GIB}
             values |= {"tensors/gradients_bytes": 3.0 * GIB}
-        if row % period == period // 2:
+        if at % period == period // 2:
             values |= {"cache/time_s": 0.04, "cache/freed_bytes": 3.0 * GIB}
-        readings.add("step_end", row + 1, 1000.0 + row / 10, values.items())
-        if row % period == period - 1:
-            readings.add(
-                "evaluate", row + 1, 1000.0 + row / 10, [("phase/device/evaluate_peak_bytes", held + 12 * GIB)]
-            )
+        readings.add("step_end", at + 1, 1000.0 + at / 10, values.items())
+        if at % period == period - 1:
+            readings.add("evaluate", at + 1, 1000.0 + at / 10, [("phase/device/evaluate_peak_bytes", held + 12 * GIB)])
     return readings
 
 

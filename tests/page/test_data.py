@@ -27,9 +27,7 @@ def test_very_many_steps_take_less_than_two_megabytes_and_keep_every_maximum(num
     assert len(script_json([data])) < 2_000_000
     assert len(data["steps"]) > 5000  # type: ignore[arg-type]
     parts = parts_of(data, "gpu0")
-    in_steps = [
-        sum(values[row] or 0 for key, values in parts.items() if key != "cached") for row in range(len(parts["other"]))
-    ]
+    in_steps = [sum(of[row] or 0 for key, of in parts.items() if key != "cached") for row in range(len(parts["other"]))]
     assert max(in_steps) >= peak.max() - 12 * 1024
     pauses = {one["key"]: numbers(one["values"], 1e-6) for one in data["pauses"]}  # type: ignore[attr-defined]
     collector = readings.column("gc/pause_s")

@@ -44,7 +44,7 @@ pytestmark = pytest.mark.alone(forked=True)
 # What only the end tells, and what is of one process or one moment
 OF_THE_END = {"end", "exit_code", "wall_s", "startup_s", "folder", "event_folder", "argv"}
 OF_THE_HOST_AT_THE_END = {"allocated_end_bytes", "rss_end_bytes"}
-BELOW_NOTICE = {"activations_bytes"}  # of a tiny model the C library may have had them free
+BELOW_NOTICE = {"activations_bytes", "gaps_start_bytes"}  # of a tiny model the C library may have had them free
 # Of a header what the report says elsewhere, or in other words
 OF_THE_HEADER_ALONE = {
     "pid", "process", "started_s", "limit_bytes", "limit_kind", "step", "started_with", "kills", "process_started_s",

@@ -256,15 +256,13 @@ def _runs_in_parts(trainer: object) -> bool:
     return getattr(loop, "__module__", "") == "transformers.trainer" and hasattr(trainer, _PARTS[0][1])
 
 
-def _log(run: Run, call: Call, arguments: Arguments, keywords: Keywords) -> object:
+def _log(run: Run, call: Call, arguments: Arguments, named: Keywords) -> object:
     """Logs with our numbers in a copy of the dict: the caller's own (an evaluation's metrics) is unchanged."""
-    logs = arguments[0] if arguments else keywords.get("logs")
+    logs = arguments[0] if arguments else named.get("logs")
     if isinstance(logs, dict) and (ours := run.fence.call("log values", run.log_values, logs)):
         logs = {**logs, **ours}
-        arguments, keywords = (
-            ((logs, *arguments[1:]), keywords) if arguments else (arguments, {**keywords, "logs": logs})
-        )
-    return call(*arguments, **keywords)
+        arguments, named = ((logs, *arguments[1:]), named) if arguments else (arguments, {**named, "logs": logs})
+    return call(*arguments, **named)
 
 
 # ---- phases ----
@@ -311,6 +309,8 @@ def _in_phase(run: Run, phase: str, call: Call, arguments: Arguments, keywords: 
     finally:
         if entered:
             phases.leave(phase)
+        if phase == "evaluate" and run.facts.settings.get("evaluate.in"):  # what ran at its end is over
+            run.fence.call("settings", run.tell_settings, {"evaluate.in": ""})
     if entered and phase == "forward" and phases.on_output is not None:
         phases.on_output(result)
     # Early versions of transformers 4 ask for batches once more when an epoch has no further
@@ -325,12 +325,10 @@ def _engine_steps(run: Run, call: Call, arguments: Arguments, keywords: Keywords
     return _in_phase(run, "optimizer", call, arguments, keywords)
 
 
-def _batches(
-    run: Run, call: Callable[..., Iterable[object]], arguments: Arguments, keywords: Keywords
-) -> Iterator[object]:
+def _batches(run: Run, call: Callable[..., Iterable[object]], given: Arguments, keywords: Keywords) -> Iterator[object]:
     """Yields what the method yields; each wait for the next item is the phase "data"."""
     fence, phases = run.fence, run.phases
-    batches = iter(call(*arguments, **keywords))
+    batches = iter(call(*given, **keywords))
     while True:
         entered = fence.call("phases", phases.enter, "data")
         try:

@@ -148,9 +148,7 @@ class _Watcher:
             self._due = self._linked
             if not self._has_warned:
                 self._has_warned = True
-                logger.warning(
-                    "GradLogger: the parameters are spread over ranks: only the trainer's own total is logged"
-                )
+                logger.warning("GradLogger: parameters are spread over ranks: only the trainer's own total is logged")
             return
         self._gradients = GradientNorms(model, *self.tracking)
         for name, hint in self._gradients.unknown.items():

@@ -178,8 +178,7 @@ def _devices(model: object, world_size: int) -> Facts:
 
     facts: Facts = {"processes": str(world_size)}
     if isinstance(model, torch.nn.Module):
-        places = Counter(str(parameter.device) for parameter in model.parameters())
-        facts["model is on"] = ", ".join(places)
+        facts["model is on"] = ", ".join(Counter(str(parameter.device) for parameter in model.parameters()))
     for device in devices():
         facts[device.label] = f"{device.name}, {format_bytes(device.total_bytes)}"
     facts["processors"] = f"{os.cpu_count()}, torch uses {torch.get_num_threads()} threads"

@@ -189,10 +189,8 @@ def _checked(scalar: Sequence[Any]) -> tuple[str, str, Derive | None]:
     return parts[0], parts[1], parts[2] if len(parts) == 3 else None
 
 
-def _is_short(value: object) -> TypeGuard[str | float]:
-    return isinstance(value, int | float) or (
-        isinstance(value, str) and len(value) <= _MAX_HPARAM_CHARS and "\n" not in value
-    )
+def _is_short(one: object) -> TypeGuard[str | float]:
+    return isinstance(one, int | float) or (isinstance(one, str) and len(one) <= _MAX_HPARAM_CHARS and "\n" not in one)
 
 
 # ---- one JSON file ----
@@ -248,10 +246,8 @@ class JsonLogger(RuleCallback):
 class _JsonWriter:
     """The work in one training, or in an evaluation outside one."""
 
-    def __init__(
-        self, run: RunInfo, logging_dir: str | Path | None, info: Mapping[str, object], paths: list[Path]
-    ) -> None:
-        self._logging_dir, self._info, self._paths = logging_dir, info, paths
+    def __init__(self, run: RunInfo, folder: str | Path | None, info: Mapping[str, object], paths: list[Path]) -> None:
+        self._logging_dir, self._info, self._paths = folder, info, paths
         self._file: JsonArrayFile | None = None
         self._began_s = time.time()
         run.at_close(self._close)

@@ -68,11 +68,9 @@ def answer(request: Request, cpu: _ProcessClock) -> dict[str, object]:
     Raises:
         TemplateError: if anything is wrong with the template.
     """
-    searcher = Searcher(request.folders, request.budgets)
+    search = Searcher(request.folders, request.budgets)
     marks = TaintTokens(request.secret)
-    renderer = Renderer(
-        searcher, request.budgets, request.global_vars, marks=marks, moment=request.moment, read=cpu.read
-    )
+    renderer = Renderer(search, request.budgets, request.global_vars, marks=marks, moment=request.moment, read=cpu.read)
     if request.text is None:
         rendered = renderer.render(request.name, request.variables)
     else:

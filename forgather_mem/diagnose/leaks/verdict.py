@@ -166,8 +166,7 @@ def _too_early(trends: Mapping[str, Trend], suspects: Sequence[Suspect], high: f
 def _grows(kind: str, why: str, high: float, growing: Mapping[str, Trend], suspects: Sequence[Suspect]) -> LeakReport:
     """Growth of these sizes that is no leak yet, with who holds it, if that is known."""
     held = f", held by {suspects[0].held_by}" if suspects and suspects[0].held_by else ""
-    where = _where(growing, list(suspects))
-    return _undecided(kind, why + held, high, whole_of(growing).since_step, suspects, where)
+    return _undecided(kind, why + held, high, whole_of(growing).since_step, suspects, _where(growing, list(suspects)))
 
 
 def _no_leak(trends: Mapping[str, Trend], gains: Sequence[Gain], suspects: Sequence[Suspect]) -> LeakReport:

@@ -10,13 +10,14 @@ from dataclasses import replace
 
 from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
 from forgather_mem.diagnose.oom.context import RunSettings
-from forgather_mem.diagnose.oom.failure import Failure
+from forgather_mem.diagnose.oom.failure import NEEDLESS, Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, may_help
+from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, keeps_steps, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
+from forgather_mem.engine.settings import asked_of_model
 from forgather_mem.heap.census import OF_GRADIENT
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
@@ -30,10 +31,7 @@ _OF_KIND = {
     "shared memory": "/dev/shm is full; data workers pass batches through it (docker: --shm-size).",
 }
 _OWN = f"watching takes up to {format_bytes(WHEN.own_bytes)}: alone it may end in another step"
-_KEPT = ("earlier", "untrained", "vain", "copy")  # kinds of what the census finds that no training needs
 _FIRST = {"evaluate": "the first evaluation", "save": "the first checkpoint", "resume": "a checkpoint was being loaded"}
-# Functions of transformers' Trainer, around all that it does.
-_TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 _NO_BATCH = {
     "startup": "there is no batch yet",
     "resume": "there is no batch yet",
@@ -42,6 +40,8 @@ _NO_BATCH = {
     "evaluate": "evaluations have their own",
     "generate": "generation has its own",
 }
+# Functions of transformers' Trainer, around all that it does.
+_TRAINERS = frozenset({"_inner_training_loop", "evaluation_loop", "_load_from_checkpoint", "_save_checkpoint"})
 # Of a Trainer's arguments, for a loop of the script's own.
 _IN_WORDS = {
     "per_device_train_batch_size": "batch size {}",
@@ -63,7 +63,8 @@ def failure_outside(error: BaseException, found: OutOfMemory, rank: int = 0, res
     optimizer = stepping_optimizer(error) or optimizer
     failure = failure_at(error, found, model, optimizer)
     failure.rank = rank
-    failure.settings = RunSettings(is_trainers=not _TRAINERS.isdisjoint(failure.functions))
+    is_trainers, returned = not _TRAINERS.isdisjoint(failure.functions), asked_of_model(getattr(model, "config", None))
+    failure.settings = RunSettings(is_trainers=is_trainers, returned=returned)
     # A loop is watched once its optimizer has stepped, so this was its first step
     failure.step = int(optimizer is not None and failure.phase in STEP_PHASES)
     look_at_memory(failure, model, optimizer, reserve_bytes=reserve_bytes)
@@ -135,12 +136,11 @@ def _why_now(failure: Failure) -> str | None:
     if failure.phase == "startup":
         return "before the first step: it does not fit even without a batch." if failure.in_training else None
     if failure.phase in _FIRST and (failure.is_first or failure.phase == "resume") and failure.in_training:
-        asked = failure.settings.returned if failure.phase == "evaluate" and keeps_predictions(failure) else ""
-        kept = f", which keeps what is returned for {asked}" if asked else ""
         batch = failure.batch if failure.phase == "evaluate" else None
         of = f", of {batch_in_words(batch)}" if batch is not None else ""
-        return f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}{kept}."
-    return None
+        first = f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}."
+        return " ".join(filter(None, (first, of_kept(failure))))
+    return of_kept(failure)
 
 
 def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
@@ -220,10 +220,17 @@ def _of_callback(failed: CallbackFailure) -> str:
 
 
 def _of_batch(failure: Failure) -> str | None:
-    has_cause = any(held.kind in _KEPT and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    has_cause = any(held.kind in NEEDLESS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
     if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
+
+
+def of_kept(failure: Failure) -> str | None:
+    """What an evaluation keeps until its end; None where that is not known."""
+    asked = f", and what is returned for {failure.settings.returned}" if failure.settings.returned else ""
+    keeps = failure.phase == "evaluate" and (keeps_predictions(failure) or keeps_steps(failure))
+    return f"All predictions are kept until its end{asked}." if keeps else None
 
 
 def of_prompts(failure: Failure) -> str | None:
@@ -247,16 +254,16 @@ def _of_new_state(failure: Failure) -> str | None:
 def _of_watching(failure: Failure) -> str | None:
     """That less was wanting than watching takes of a limit of this process alone; or, more likely than not, was.
 
-    With what the layers behind would still have asked for. An evaluation or a generation goes on growing, and so does
-    the state that an optimizer makes.
+    With what this step would still have asked for. An evaluation or a generation goes on growing, and so does the state
+    that an optimizer makes, and a step that keeps the graphs of its passes.
     """
     wanted, free = failure.found.requested_bytes, failure.free_bytes
-    to_come = failure.in_use.get("activations", 0) * (1 / failure.done_frac - 1)
     grows = failure.phase in OPAQUE_PHASES or (failure.phase == "optimizer" and failure.is_first)
+    grows |= any(held.kind == "earlier" and held.num_passes for held in failure.census)
     if wanted is None or free is None or grows or "RLIMIT" not in (failure.limit or ""):
         return None
     missing, most = (wanted // 2, f"At most {format_bytes(wanted)}") if failure.freed_bytes else (wanted - free, "")
-    if not 0 < missing <= WHEN.own_bytes - to_come:
+    if not 0 < missing <= WHEN.own_bytes - failure.to_come_bytes:
         return None
     return f"{most or format_bytes(missing)} were missing, and {_OWN}."
 
@@ -264,7 +271,7 @@ def _of_watching(failure: Failure) -> str | None:
 def held_beside(failure: Failure) -> dict[str, int]:
     """By what it is called, what variables hold that is no part of a step; of much alone."""
     much = (one for one in failure.census if failure.is_much(one, WHEN.held_frac) and one.name != OF_GRADIENT)
-    return {held.part: held.num_bytes for held in much if held.kind in ("object", *_KEPT)}
+    return {held.part: held.num_bytes for held in much if held.kind in ("object", *NEEDLESS)}
 
 
 def _of_census(failure: Failure) -> str | None:
@@ -277,7 +284,7 @@ def _of_census(failure: Failure) -> str | None:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
         if held.name == OF_GRADIENT:
             return f"{format_bytes(held.num_bytes)} are the {held.name} (create_graph=True)."
-        if held.collects or held.kind in _KEPT or (held.kind == "object" and held.num_bytes >= largest_bytes):
+        if held.collects or held.kind in NEEDLESS or (held.kind == "object" and held.num_bytes >= largest_bytes):
             is_in = "are in" if held.part == held.name else "are the" if held.kind == "untrained" else "are"
             kept = f", added at {held.added_at}" if held.added_at else ""
             return f"{format_bytes(held.num_bytes)} {is_in} {held.part}{kept}."

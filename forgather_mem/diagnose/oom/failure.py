@@ -14,6 +14,7 @@ from forgather_mem.heap.census import Holding
 from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.units import MIB
 
+NEEDLESS = "earlier", "untrained", "vain", "copy"  # kinds of what the census finds that no training needs
 NOBODY_SAID = OutOfMemory(kind="", where="host", error_type="", message="")
 
 
@@ -141,11 +142,26 @@ class Failure:
 
     @property
     def missing_bytes(self) -> int:
-        """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows."""
+        """What the gradients alone need beyond the capacity, whatever the batch; 0 if they fit or nobody knows.
+
+        Without what a variable holds that no training needs.
+        """
         if self.used_bytes is None or self.free_bytes is None or not self.census:
             return 0
         of_batch = sum(self.in_use.get(part, 0) for part in ("activations", "the batch", FREE_HEAP))
-        return max(0, self.trained_bytes - self.in_use.get("gradients", 0) - of_batch - self.free_bytes)
+        needless = sum(held.num_bytes for held in self.census if held.collects or held.kind in NEEDLESS)
+        return max(0, self.trained_bytes - self.in_use.get("gradients", 0) - of_batch - needless - self.free_bytes)
+
+    @property
+    def to_come_bytes(self) -> float:
+        """What the rest of the step asks for beside the allocation that failed, as far as that is known.
+
+        By the layers behind in a forward pass, by gradients in a backward pass; of a copy all of it.
+        """
+        wanted, copied = self.found.requested_bytes or 0, getattr(self.callback, "copied_bytes", None) or 0
+        behind = (self.in_use.get("activations", 0) + wanted) * (1 / self.done_frac - 1)
+        gradients = max(0, self.trained_bytes - self.in_use.get("gradients", 0) - wanted) * (self.phase == "backward")
+        return behind + gradients + max(0, copied - wanted)
 
     def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
         """Whether this is at least so much of what was in use, and of the allocation that failed."""

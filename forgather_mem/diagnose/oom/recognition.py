@@ -271,6 +271,5 @@ def _has_another_cause(shape: messages.MessageShape, wanted_bytes: int | None) -
 
 def _device_is_full() -> bool | None:
     """Whether any of this process's devices is; None if it is not known."""
-    memories = [driver_memory(allocator) for allocator in used_allocators()]
-    known = [memory for memory in memories if memory is not None]
+    known = [memory for memory in [driver_memory(allocator) for allocator in used_allocators()] if memory is not None]
     return any(free < _SIZES.full_frac * total for free, total in known) if known else None

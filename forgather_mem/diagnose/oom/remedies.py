@@ -28,6 +28,7 @@ _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_conf
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
 _OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
+_OF_STEPS = "`_PredictionLoop._predictions`"  # where Lightning keeps what the steps of a prediction have returned
 PREDICTS = ("predict",)  # the functions of a process that was killed in a Trainer's prediction
 
 
@@ -130,7 +131,7 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
     kept = (held for held in failure.census if held.grows or held.kind == "earlier")
     keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
-    if keeps or joins or failure.functions == PREDICTS:
+    if keeps or joins or "predict" in failure.functions or keeps_steps(failure):
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
     for at in range(1, rows.bit_length()):
@@ -139,9 +140,15 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
 
 def keeps_predictions(failure: Failure) -> bool:
     """Whether an evaluation does, until its end."""
-    arguments = failure.settings.arguments
-    is_reduced = arguments.get("prediction_loss_only") or arguments.get("batch_eval_metrics")
-    return bool((failure.settings.has_metrics or "predict" in failure.functions) and not is_reduced)
+    settings = failure.settings
+    is_reduced = settings.arguments.get("prediction_loss_only") or settings.arguments.get("batch_eval_metrics")
+    return bool(settings.is_trainers and (settings.has_metrics or "predict" in failure.functions) and not is_reduced)
+
+
+def keeps_steps(failure: Failure) -> bool:
+    """Whether Lightning keeps what each step of a prediction returns, until its end."""
+    is_told = bool(failure.settings.arguments.get("evaluate.keeps"))
+    return is_told or any(held.name == _OF_STEPS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
@@ -282,6 +289,9 @@ def _callbacks(failure: Failure) -> Iterator[Change]:
 
 def _needless(failure: Failure) -> Iterator[Change]:
     """What the census has found that no training needs: graphs without a backward pass, what no code reads again."""
+    if failure.phase == "evaluate" and keeps_steps(failure):
+        note = "else what predict_step returns is kept of all batches: a BasePredictionWriter writes it to files"
+        yield doing("trainer.predict(..., return_predictions=False)", note, return_predictions=False)
     is_evaluation = failure.phase in ("evaluate", "generate")
     for held in failure.census:
         size = format_bytes(held.num_bytes)
@@ -321,7 +331,7 @@ def goes_back_each(name: str, num_passes: int) -> Change:
 
 def _no_batch_fits(failure: Failure) -> Iterator[Change]:
     if missing := failure.missing_bytes:
-        note = f"no batch fits: gradients and optimizer need {format_bytes(missing)} more than there is"
+        note = f"no batch fits: gradients alone need {format_bytes(missing)} more than there is"
         yield doing("fewer trained parameters (LoRA), a smaller type (bfloat16), or shards (FSDP, ZeRO)", note)
 
 
@@ -331,7 +341,7 @@ def _keep_less(failure: Failure) -> Iterator[Change]:
     in_step = failure.phase in STEP_PHASES and failure.callback is None
     for held in failure.census:
         is_object = held.kind in ("object", "copy") and not held.is_unused
-        may_go = held.collects or (loads and not held.is_read)
+        may_go = (held.collects and held.name != _OF_STEPS) or (loads and not held.is_read)
         if is_object and may_go and failure.is_much(held, WHEN.much_frac, of_wanted=float(in_step)):
             yield _less_in(held, loads and not held.is_read and not held.grows)
 

@@ -112,11 +112,13 @@ class OutOfMemoryWatch:
 
     def _look_ahead(self) -> None:
         """Tell who holds the most, and what may help, if the kernel may soon kill."""
-        used_bytes = own_memory().anonymous_bytes
+        used_bytes, read = own_memory().anonymous_bytes, self._run.latest
+        peak, rss, anonymous = [read(f"host/{name}_bytes") or 0.0 for name in ("rss_peak", "rss", "anon")]
+        highest_bytes = max(used_bytes, peak - rss + anonymous)  # in the next step as in those before
         # Others of the group count, too; all of it is read less often
-        frac = max(self._run.latest("host/limit_used_frac") or 0.0, used_bytes / (self._run.header.limit_bytes or 1))
+        frac = max(read("host/limit_used_frac") or 0.0, highest_bytes / (self._run.header.limit_bytes or 1))
         self._is_near = 2 * frac > self._ahead_frac  # from here on it is looked after each step
-        if frac < self._ahead_frac or near_a_kill() is not None:
+        if frac < self._ahead_frac or near_a_kill(int(highest_bytes) - used_bytes) is not None:
             return
         self._ahead_frac = (frac + 1) / 2
         from forgather_mem.diagnose.oom.explanation import explained, held_beside

@@ -154,8 +154,7 @@ class Loaders:
 
         @functools.cache
         def largest(by: batches.Measure, *among: int) -> batches.Coming | None:
-            is_asked = differ or by == "values"
-            return batches.largest_of(known, sizes, collate, dataset, among, by) if is_asked else None
+            return batches.largest_of(known, sizes, collate, dataset, among, by) if differ or by == "values" else None
 
         key = id(dataset), getattr(sampler, "batch_size", None) or 1
         if trains:

@@ -32,16 +32,14 @@ def records_in(folder: Path) -> list[dict[str, Any]]:
 
 def test_every_log_line_and_evaluation_is_a_record_of_the_documents_form(tmp_path: Path) -> None:
     info = {"name": "My Experiment", "config": {"layers": [1, 2], "path": Path("a")}}
-    trainer = make_trainer(
-        tmp_path, [JsonLogger(**info)], eval_strategy="steps", eval_steps=3, logging_steps=1, **SAVES
-    )
-    trainer.train()
+    made = make_trainer(tmp_path, [JsonLogger(**info)], eval_strategy="steps", eval_steps=3, logging_steps=1, **SAVES)
+    made.train()
     records = records_in(tmp_path)
     assert [record["event"] for record in records if record["event"] not in ("on_log", "on_evaluate", "on_save")] == [
         "on_train_begin", "on_epoch_end", "on_train_end",
     ]  # fmt: skip
     logged = [{**record["metrics"], "step": record["global_step"]} for record in records if record["event"] == "on_log"]
-    assert logged == trainer.state.log_history
+    assert logged == made.state.log_history
     evaluated = [record for record in records if record["event"] == "on_evaluate"]
     assert [record["global_step"] for record in evaluated] == [3, 6]
     assert evaluated[0]["metrics"]["eval_loss"] > 0

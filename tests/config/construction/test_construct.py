@@ -75,11 +75,9 @@ def test_only_what_an_asked_target_reaches_is_built(parts):
 
 @pytest.mark.parametrize("function", ["nothing", "zero"])
 def test_a_singleton_is_built_once_also_when_it_is_none_or_false(parts, function):
-    made = build(
-        f"a: &a !singleton:parts_of_test:{function}\nb: [*a, *a]\nc: !singleton:parts_of_test:Part {{x: *a}}\n"
-    )
+    it = build(f"a: &a !singleton:parts_of_test:{function}\nb: [*a, *a]\nc: !singleton:parts_of_test:Part {{x: *a}}\n")
     assert parts.made.count(function) == 1
-    assert made["b"] == [made["a"], made["a"]]
+    assert it["b"] == [it["a"], it["a"]]
 
 
 def test_a_factory_is_built_in_each_place(parts):

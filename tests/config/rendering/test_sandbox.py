@@ -42,8 +42,6 @@ i: {{ cfg['a b'] + cfg.items()|length }}
 
 def test_values_are_pasted_when_that_is_asked_for():
     renderer = Renderer(Searcher(()), paste_values=True)
-    rendered = renderer.render_string(
-        "a: {{ x }}\nb: {{ f() }}\nc: {{ n }}", {"x": "!tag [1]", "f": lambda: 5, "n": None}
-    )
-    assert rendered.text == "a: !tag [1]\nb: 5\nc: None"
-    assert rendered.values == {}
+    made = renderer.render_string("a: {{ x }}\nb: {{ f() }}\nc: {{ n }}", {"x": "!tag [1]", "f": lambda: 5, "n": None})
+    assert made.text == "a: !tag [1]\nb: 5\nc: None"
+    assert made.values == {}

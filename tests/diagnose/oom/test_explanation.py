@@ -16,6 +16,7 @@ from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.engine.settings import ARGUMENTS
 from forgather_mem.heap.census import Holding
+from forgather_mem.heap.failed_call import CallbackFailure
 from forgather_mem.telemetry.events import PHASES
 from forgather_mem.telemetry.report import NOT_JUDGED, LeakReport
 from forgather_mem.telemetry.report_schema import to_dict
@@ -211,8 +212,13 @@ def test_what_is_missing_is_compared_with_what_watching_takes() -> None:
     freed = told(**limit, free_bytes=25 * MIB, freed_bytes=5 * MIB)["why_now"]
     assert freed == told_so.replace("5.0 MiB", "At most 20.0 MiB", 1), "half of it, as likely as not"
     far = {"done_frac": 0.5, "in_use": {"activations": 60 * MIB}}
-    for more in ({"limit": "container"}, {"phase": "generate"}, far):
+    passes = Holding(name="`total`", kind="earlier", num_bytes=90 * MIB, num_passes=6)
+    copies = CallbackFailure(callback="main()", line="train.py:9", source="", copied_bytes=96 * MIB)
+    to_come = (far, {"done_frac": 0.5}, {"phase": "backward", "trained_bytes": 40 * MIB}, {"callback": copies})
+    for more in ({"limit": "container"}, {"phase": "generate"}, *to_come, {"census": [passes]}):
         assert "watching" not in (told(**{**limit, **more}, free_bytes=15 * MIB)["why_now"] or "")
+    made = {"phase": "backward", "trained_bytes": 40 * MIB, "in_use": {"gradients": 20 * MIB}}
+    assert told(**{**limit, **made}, free_bytes=15 * MIB)["why_now"] == told_so, "it was the last gradient"
 
 
 def test_where_nothing_else_explains_it_what_holds_much_or_asks_for_much_is_told() -> None:

@@ -153,12 +153,10 @@ def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None
 
 def test_of_what_no_plan_tells_it_is_said_why() -> None:
     assert [row for row in REMEDIES if row.unplanned and " " not in row.unplanned] == []
-    told = {change.text for phase in PHASES for _, ladder in plannable(case_of(phase)) for change in ladder}
-    unplanned = [
-        change for row in REMEDIES if row.unplanned for phase in PHASES for change in row.offers(case_of(phase))
-    ]
+    told = {one.text for phase in PHASES for _, ladder in plannable(case_of(phase)) for one in ladder}
+    unplanned = [one for row in REMEDIES if row.unplanned for phase in PHASES for one in row.offers(case_of(phase))]
     assert told
-    assert told.isdisjoint(change.text for change in unplanned)
+    assert told.isdisjoint(one.text for one in unplanned)
 
 
 def test_what_changes_nothing_comes_first_and_what_changes_the_training_says_so() -> None:
@@ -218,6 +216,14 @@ def test_beside_a_cause_no_smaller_batch_is_named() -> None:
     assert BATCH_2 in texts("backward")
     for facts in ({"census": [GRAPH]}, NO_ROOM):
         assert not [text for text in texts("backward", **facts) if "batch_size" in text]
+
+
+def test_that_no_batch_fits_is_told_of_what_the_gradients_need_beside_what_a_training_needs() -> None:
+    facts = {**NO_ROOM, "in_use": {"optimizer": 8 * GIB}}
+    told = next(one.note for one in may_help(failure_of(phase="backward", **facts)) if "LoRA" in one.text)
+    assert told == "changes the training; no batch fits: gradients alone need 2.0 GiB more than there is"
+    kept = {**facts, "census": [replace(ROWS, num_bytes=3 * GIB)]}
+    assert not [one for one in may_help(failure_of(phase="backward", **kept)) if "no batch fits" in str(one.note)]
 
 
 def test_activations_of_a_training_step_are_no_cause() -> None:
