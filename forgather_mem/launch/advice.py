@@ -42,12 +42,10 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
     if at is None or (isinstance(at, KilledReport) and not was_killed_for_memory(at, report.host)):
         return report
     failed = failed_training(report, time.time() + 2 * most_s)
-    if isinstance(at, KilledReport):
-        report = replace(report, killed=replace(at, in_use={}))  # of it the plan is told
-        if failed != "memory grows at each step":
-            report = replace(report, advice=report.advice or tuple(may_help_after(report)))
-        elif any(one.cure for one in report.leak.suspects[:1]):  # which is told, and no other helps for long
-            report = replace(report, advice=())
+    if isinstance(at, KilledReport) and failed != "memory grows at each step":
+        report = replace(report, advice=report.advice or tuple(may_help_after(report)))
+    elif isinstance(at, KilledReport) and any(one.cure for one in report.leak.suspects[:1]):
+        report = replace(report, advice=())  # that cure is told, and no other helps for long
     if os.path.basename(ran := report.run.script) not in ("", command.name):
         failed = f"{command.name} started it; forgather-mem plan {shlex.join((ran, *report.run.argv))}"
     failed = "--advice-s 0" if most_s <= 0 else failed if command.is_python else "a launcher started it"
@@ -63,7 +61,7 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         return _not_planned(report, "interrupted")
     if report.killed is not None:
         where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
-        report = replace(report, killed=explained_kill(report, report.killed, where))
+        report = replace(report, killed=replace(explained_kill(report, report.killed, where), fit="planned"))
         if where is not None and where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
             rest = tuple(one for one in report.advice if "per_device_eval_batch_size" not in one.set)
             report = replace(report, advice=rest)
@@ -101,7 +99,7 @@ def _not_planned(report: RunReport, why: str) -> RunReport:
     if report.oom is not None:
         return replace(report, oom=replace(report.oom, fit=f"not planned: {why}"))
     assert report.killed is not None
-    killed = report.killed if report.killed.in_use else explained_kill(report, report.killed, None)
+    killed = report.killed if report.killed.fit else explained_kill(report, report.killed, None)
     return replace(report, killed=replace(killed, fit=f"not planned: {why}"))
 
 
