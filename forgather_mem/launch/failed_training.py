@@ -298,7 +298,10 @@ def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequen
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
     grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step."
     words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
-    return replace(killed, in_use=had, why_now=" ".join(filter(None, words)) or None)
+    for part, size in killed.in_use.items():  # who held it is known
+        most, came = max((had.get(one, 0), one) for one in ("grown step by step", *_OF_PHASE.values(), "other"))
+        had |= {part: min(size, most), came: max(0, most - size)}
+    return replace(killed, in_use=_with_size(had), why_now=" ".join(filter(None, words)) or None)
 
 
 def others_bytes_of(killed: KilledReport) -> int:

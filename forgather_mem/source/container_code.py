@@ -100,10 +100,12 @@ class _Code:
     def joins(self) -> bool:
         """Whether one is made of all that is in the container, or of what was taken out of all that is in it."""
         nodes = list(ast.walk(self.region.node))
-        made = [one for one in nodes if _targets(one) and any(map(self.is_subject, ast.walk(one.value)))]  # type: ignore[attr-defined]
+        items = {one.value for one in nodes if isinstance(one, ast.Subscript) and not isinstance(one.slice, ast.Slice)}
+        wholes = {one for one in nodes if self.is_subject(one)} - items  # without those that one item is taken out of
+        made = [one for one in nodes if _targets(one) and not wholes.isdisjoint(ast.walk(one.value))]  # type: ignore[attr-defined]
         taken = {getattr(part, "id", "") for one in made for target in _targets(one) for part in ast.walk(target)}
         given = (part for node in nodes if _called(node) in _ONE_OF_ALL for one in node.args for part in ast.walk(one))  # type: ignore[attr-defined]
-        return any(self.is_subject(part) or getattr(part, "id", None) in taken for part in given)
+        return any(part in wholes or getattr(part, "id", None) in taken for part in given)
 
     def _adds(self, node: ast.AST) -> bool:
         entry = node.target if isinstance(node, ast.AugAssign) else None  # which may be new

@@ -24,9 +24,8 @@ def module(tmp_path: Path) -> Any:
     [
         ("self.kept[x] = x", False), ("self.kept[2:] = [x]", True), ("self.kept = self.kept + [x]", True),
         ("self.kept = [*self.kept, x]", True), ("self.kept = self.kept[1:] + [x]", True),
-        ("heapq.heappush(self.kept, x)", True), ("heapq.heappushpop(self.kept, x)", False),
+        ("heapq.heappush(self.kept, x)", True), ("heapq.heappushpop(self.kept, x)", False), ("print(self.kept)", False),
         ("kept = self.kept; kept.append(x)", True), ("kept = self.kept", False), ("self.kept = []", False),
-        ("print(self.kept)", False),
     ],
 )  # fmt: skip
 def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
@@ -41,6 +40,7 @@ def test_what_adds_to_a_list(module: Any, text: str, adds: bool) -> None:
         ("return torch.cat([o['x'] for o in self.kept])", True), ("xs = [o['x'] for o in self.kept]; cat(xs)", True),
         ("a, b = zip(*self.kept); return np.concatenate(b)", True), ("return np.array(self.kept)", True),
         ("return sum(o.sum() for o in self.kept)", False), ("self.kept.append(torch.cat([x, x]))", False),
+        ("one = open(self.kept[x]); np.array(one)", False), ("return np.array(self.kept[1:])", True),
     ],
 )  # fmt: skip
 def test_a_list_is_joined_where_one_is_made_of_all_that_is_in_it(module: Any, text: str, joins: bool) -> None:

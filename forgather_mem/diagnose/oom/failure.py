@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import FREE_HEAP, RunSettings
+from forgather_mem.diagnose.oom.context import FREE_HEAP, WORKERS, RunSettings
 from forgather_mem.diagnose.oom.messages import NCCL_SHM
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
 from forgather_mem.engine.settings import EACH_PROMPT
@@ -165,5 +165,5 @@ class Failure:
 
     def is_much(self, held: Holding, of_used: float, of_wanted: float = 1.0) -> bool:
         """Whether this is at least so much of what was in use, and of the allocation that failed."""
-        used, wanted = self.used_bytes or 0, self.found.requested_bytes or 0
+        used, wanted = (self.used_bytes or 0) + self.in_use.get(WORKERS, 0), self.found.requested_bytes or 0
         return held.num_bytes >= max(MIB, of_used * used, of_wanted * wanted)

@@ -91,20 +91,18 @@ def _on_host(
     room, measure = rooms[0], HostMeasure()
     used_bytes, anonymous_bytes = measure.read(), own_memory().anonymous_bytes
     whole = measure.name != "anonymous"  # the limit counts this process alone
-    if not whole:
-        reserve_bytes = 0  # the reserve had no memory behind it
+    reserve_bytes *= whole  # for others it had no memory behind it
     failure.limit, failure.limit_bytes = room.limit, max(room.limit_bytes, room.used_bytes)
     failure.used_bytes = used_bytes = min(used_bytes + reserve_bytes, failure.limit_bytes)
     failure.free_bytes = max(0, room.free_bytes - reserve_bytes)
     name = _OF_PHASE.get(failure.phase) if before_bytes is not None else None
     beside = _beside(parts, name, anonymous_bytes, before_bytes, not failure.census)
     in_use = failure.in_use = Counter(parts) + Counter(beside)
-    if failure.found.requested_bytes is not None:
+    if (wanted := failure.found.requested_bytes) is not None:
         # What this process had more at its highest: of its addresses, or of its resident memory
         status, now = kib_fields(read_once("/proc/self/status")), own_memory()
         size, highest = (now.address_bytes, b"VmPeak") if whole else (now.resident_bytes, b"VmHWM")
-        freed_bytes = max(0, min(failure.free_bytes - failure.found.requested_bytes, status.get(highest, 0) - size))
-        failure.freed_bytes = freed_bytes
+        failure.freed_bytes = freed_bytes = max(0, min(failure.free_bytes - wanted, status.get(highest, 0) - size))
         # Temporaries of a pass are freed with its C++ frames, a half-built object with its builder
         gone = name or _UNFINISHED.get(failure.phase, "temporary")
         if (twice := failure.twice) is not None:

@@ -310,7 +310,7 @@ def _needless(failure: Failure) -> Iterator[Change]:
                 text = "backward() after each pass, without retain_graph"
                 text += f"; if {held.name} trains nothing, torch.no_grad(), or detach() of what it keeps"
             yield doing(text, f"{size} are {held.part}", **{DETACHED: held.name})
-        elif held.is_unused:
+        elif held.is_unused and (held.collects or failure.phase != "backward"):  # a graph may hold a tensor, too
             note, text = f"{size} that nothing reads again", f"delete {held.name} when it is no longer read"
             yield doing(text, note, **{held.name: "deleted"})
         elif held.kind == "copy" and held.num_items > 1:

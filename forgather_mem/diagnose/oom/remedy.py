@@ -92,7 +92,7 @@ class Remedy(NamedTuple):
             return True
         wanted = failure.found.requested_bytes or 0
         # A later one may fail, too
-        missing = max(failure.least_missing_bytes, WHEN.much_frac * (failure.used_bytes or 0))
+        missing = max(failure.least_missing_bytes, WHEN.much_frac * sum(failure.in_use.values()))
         of_phase = _OF_PHASE.get(failure.phase, ACTIVATIONS[0])
         now = {part: failure.in_use.get(part, 0) + wanted * (part == of_phase) for part in {*failure.in_use, of_phase}}
         to_come = now.get(ACTIVATIONS[0], 0) * (1 / failure.done_frac - 1)

@@ -33,8 +33,9 @@ _RESERVED_FRAC = 1 / 4  # at most, of what the first steps leave below a limit o
 _LARGER = 1.1  # times the largest batch told so far: that is told, too
 _TELLING_STEPS = 2
 # Of a limit at which the kernel kills, then of half of what is left: who holds the most is told there, since a process
-# that is killed can't. A guess; looking takes 11 to 60 ms.
-_AHEAD_FRAC = 0.8
+# that is killed can't. What an evaluation collects is often joined at its end, which takes as much again, and no pass
+# comes before that. Guesses; looking takes 11 to 60 ms.
+_AHEAD = {"other": 0.8, "evaluate": 0.5}
 _LOOK_EVERY_S = 0.02  # between passes: it takes 25 to 75 us, and memory is filled by 80 MiB meanwhile
 _MOST_PASSES = 4096  # of one step, whose beginnings are kept
 
@@ -66,7 +67,9 @@ class OutOfMemoryWatch:
         self._first_step, self._told_size = run.step, 0
         self._passes: deque[int] = deque(maxlen=_MOST_PASSES)  # autograd's numbers where those of this step began
         self._snapshot_path: str | None = None
-        self._ahead_frac = _AHEAD_FRAC if run.header.limit_kind in ("cgroup", "host") else math.inf
+        self._ahead = {
+            one: at if run.header.limit_kind in ("cgroup", "host") else math.inf for one, at in _AHEAD.items()
+        }
         self._is_near, self._looked_s = False, 0.0
         run.at_close(self._reserve.release)
         run_session.RESERVE.clear()
@@ -117,19 +120,18 @@ class OutOfMemoryWatch:
         highest_bytes = max(used_bytes, peak - rss + anonymous)  # in the next step as in those before
         # Others of the group count, too; all of it is read less often
         frac = max(read("host/limit_used_frac") or 0.0, highest_bytes / (self._run.header.limit_bytes or 1))
-        self._is_near = 2 * frac > self._ahead_frac  # from here on it is looked after each step
-        if frac < self._ahead_frac or near_a_kill(int(highest_bytes) - used_bytes) is not None:
+        step, phase = self._run.step, "evaluate" if self._run.phase == "evaluate" else "other"
+        self._is_near = 2 * frac > self._ahead[phase]  # from here on it is looked after each step
+        if frac < self._ahead[phase] or near_a_kill(int(highest_bytes) - used_bytes) is not None:
             return
-        self._ahead_frac = (frac + 1) / 2
+        self._ahead[phase] = (frac + 1) / 2
         from forgather_mem.diagnose.oom.explanation import explained, held_beside
         from forgather_mem.diagnose.oom.failure import Failure
         from forgather_mem.heap.census import take_census
         from forgather_mem.source.syntax import forget_trees
 
         # In an evaluation all graphs are of passes that are over
-        is_evaluation, step = self._run.phase == "evaluate", self._run.step
-        passes, phase = self._passes, "evaluate" if is_evaluation else "other"
-        found = take_census((), self._model(), self._optimizer(), passes, in_step=not is_evaluation)
+        found = take_census((), self._model(), self._optimizer(), self._passes, in_step=phase == "other")
         failure = Failure(phase=phase, used_bytes=used_bytes, census=found, keeps_graphs=True)
         oom, advice = explained(failure)
         if oom.why_now:
