@@ -106,10 +106,14 @@ class Ahead:
         self._resume()
         return not self.skips and self.steps > self._planned_to
 
-    def tell(self, has_all: bool, most_steps: int = 0) -> None:
-        """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
+    def tell(self, has_all: bool, most_steps: int = 0, fails: bool = False) -> None:
+        """End the fork, if it is this process; it may have come to the end of so many steps, which are enough.
+
+        What fails in it is new: the training itself is to show whether it does.
+        """
         if self._teller:
-            told = sorted({*self._news.values()}), has_all, most_steps, self._loop.answers.known
+            steps = {*self._news.values(), *[self.steps] * fails}
+            told = sorted(steps), has_all, most_steps, self._loop.answers.known
             with os.fdopen(self._teller, "wb") as file:
                 file.write(pickle.dumps(told))
             os._exit(0)

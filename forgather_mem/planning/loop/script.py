@@ -304,7 +304,7 @@ class Loop:
             before: What is planned, where something comes after it.
             error: That has ended the loop.
         """
-        self.ahead.tell(not before and error is None)
+        self.ahead.tell(not before and error is None, fails=error is not None)
         plan, problem = None, ""
         try:
             plan = self._plan(before, error)
