@@ -229,8 +229,16 @@ def largest_of(
 
 
 def joined_shape(batch: object, rows: int) -> PlannedShape:
-    """The shape of a batch that a collator has made of so many rows."""
+    """The shape of a batch that a collator has made of so many rows, which may be a list of these.
+
+    >>> joined_shape((4 * [torch.zeros(3, 8, 8)], 4 * [{"boxes": torch.zeros(2, 4)}]), 4)
+    PlannedShape(rows=4, length=None, joined=0)
+    """
     shape = shape_of(batch)
+    parts = [*batch.values()] if isinstance(batch, Mapping) else [*batch] if isinstance(batch, list | tuple) else []
+    for part in [*parts, *([parts] if shape.rows != 1 else [])]:
+        if isinstance(part, list | tuple) and len(part) == rows != shape.rows and [*tensors_among(part)]:
+            return PlannedShape(rows)
     return shape._replace(joined=rows if shape.rows == 1 < rows else 0)
 
 

@@ -54,10 +54,15 @@ class AliveThings:
         return [one for found in self._found if isinstance(one := found(), kind)]
 
 
-def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
-    """What is not known of a model: what its kernels keep, or take within themselves, only they know."""
-    layers = nn.RNNBase if on_device else nn.modules.conv._ConvNd
-    kinds = ", ".join(sorted({type(module).__name__ for module in model.modules() if isinstance(module, layers)}))
+def unknown_layers(models: Iterable[nn.Module], on_device: bool) -> set[str]:
+    """The kinds of their layers of which a plan lacks something."""
+    kinds = nn.RNNBase if on_device else nn.modules.conv._ConvNd
+    return {type(one).__name__ for model in models for one in model.modules() if isinstance(one, kinds)}
+
+
+def notes_on(layers: Iterable[str], on_device: bool) -> list[Note]:
+    """What is not known of these kinds: what their kernels keep, or take within themselves, only they know."""
+    kinds = ", ".join(sorted(layers))
     kept = Note(f"Not in the plan is the workspace of {kinds}, a lower bound.", "at least")
     taken = Note(f"Not in the plan is what oneDNN takes within {kinds}: copies of its input and result for a moment.")
     return [kept if on_device else taken] if kinds else []
@@ -113,7 +118,7 @@ class Emptied:
             state = optimizer.state[parameter]
             optimizer.state[parameter] = {key: self._state_of(value) for key, value in state.items()}
 
-    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
+    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[nn.Module]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
 
         Args:
@@ -122,7 +127,7 @@ class Emptied:
             replaced: A batch that is planned in another size.
 
         Returns:
-            The other models, with the bytes of each.
+            The other models.
         """
         self._log, passed_over = log, set(map(id, tensors_among(replaced)))
         held, modules = alive.all_of(torch.Tensor), alive.all_of(nn.Module)
@@ -136,7 +141,6 @@ class Emptied:
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
         own = set(map(id, self._taken))
-        sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
         for tensor in held:
             has_storage = tensor.layout == torch.strided and not hasattr(type(tensor), "__tensor_flatten__")
@@ -145,7 +149,7 @@ class Emptied:
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
         gc.freeze()  # a Trainer collects garbage before it trains
-        return {root: size for root, size in sizes.items() if size >= MIB}
+        return roots(modules)
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""

@@ -35,7 +35,7 @@ class TrainerLoop(Loop):
 
     def __init__(self, wanted: Wanted, answers: StandIns, trainer: Trainer) -> None:
         super().__init__(wanted, answers)
-        self._models.add(trainer.model)
+        self._meet([trainer.model])
         self._trainer, self.tells_ends = trainer, True
         self.each = int(trainer.args.gradient_accumulation_steps)
         self._loaders = Loaders(self)

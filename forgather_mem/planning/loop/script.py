@@ -6,13 +6,14 @@ It goes on in a forked child as it would have, until it is enough. What is chang
 from __future__ import annotations
 
 import atexit
+import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet
 
 import torch
 from torch import nn
@@ -30,7 +31,18 @@ from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import KEPT, OTHER_TENSORS, AliveThings, Emptied, holders_of, note_of, notes_on, roots
+from forgather_mem.planning.model import (
+    KEPT,
+    OTHER_MODELS,
+    OTHER_TENSORS,
+    AliveThings,
+    Emptied,
+    holders_of,
+    note_of,
+    notes_on,
+    roots,
+    unknown_layers,
+)
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -38,7 +50,9 @@ from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
+from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.tracing import is_traced
+from forgather_mem.units import MIB
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -143,6 +157,7 @@ class Loop:
         collating: As in `Wanted`.
         rounds: Of the training that is under way.
         shapes: Of the batches.
+        of_evaluation: Of those of evaluations.
         num_passes: Backward passes.
         each: How many a step has, from the first one on.
         skipped: Rounds that are not planned at the begin.
@@ -167,14 +182,15 @@ class Loop:
         if wanted.on_device:
             private.step_as_on_a_device(self.notes)
         answers.answer(not wanted.on_device, self.notes)
+        self._layers = set[str]()
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
-        self._others = WeakKeyDictionary[nn.Module, int]()
+        self._others = WeakSet[nn.Module]()
         self._uses = Counter[int]()  # of each module by its id, since the last backward pass
         self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
-        self.shapes: list[PlannedShape] = []
+        self.shapes, self.of_evaluation = list[PlannedShape](), list[PlannedShape]()
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
         self.skipped, self.each, self.is_certain, self._is_new = 0, 1, True, True
         self.looks_ahead = self.tells_ends = self._is_enough = self._closes = self._is_same = False
@@ -234,9 +250,14 @@ class Loop:
 
     def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
         """These are trained; others are noticed when they are called, or step."""
-        self._models.update(models)
+        self._meet(models)
         self._trained = _of_optimizers(optimizers)
         self.rounds = Rounds(self.log, optimizers)
+
+    def _meet(self, models: Iterable[nn.Module]) -> None:
+        """They are trained, or called. At the script's end they may be gone."""
+        self._models.update(models)
+        self._layers |= unknown_layers(self._models, self._on_device)
 
     def begin(self, give_answer: GiveAnswer) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
@@ -347,17 +368,18 @@ class Loop:
         if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
             with torch.no_grad():
                 Emptied(self.mode, self.log).model(module)
-            self._models.add(module)
+            self._meet([module])
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             shape = shape_of((*args, keywords) if args else keywords)
             # With a graph, too
             evaluates = not torch.is_grad_enabled() or (module in self._in_training and not module.training)
             # Of what a loader makes a piece is still that batch; of several calls it is that of the largest
-            unknown = shape if evaluates or not self.shapes else PlannedShape()
-            shape = next((one for one in self.shapes if one[:2] == shape[:2]), unknown)
+            made = self.of_evaluation if evaluates else self.shapes
+            unknown = max(made, key=_size_of, default=shape) if evaluates or not made else PlannedShape()
+            shape = next((one for one in made if one[:2] == shape[:2]), unknown)
             before = self.log.batch if self._is_same else PlannedShape()
-            self.log.batch = max(shape, before, key=lambda one: (one.rows or 0) * (one.length or 1))
+            self.log.batch = max(shape, before, key=_size_of)
             self.is_through()
             is_teacher = self.log.phase != "evaluate" and not any(id(one) in self._trained for one in parameters)
             self.log.begin("evaluate" if evaluates and not is_teacher else "forward", self.step)
@@ -437,13 +459,22 @@ class Loop:
         # One may be loaded ahead; of a batch there may be several passes, or none
         of_each = round(self._made_passes / (len(self.shapes) - 0.5)) if self.shapes else 1
         batches = self.each * max(1, len(self.shapes) // max(1, self._made_passes)) // max(1, of_each) or 1
-        notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
+        notes = [*notes_on(self._layers, self._on_device), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
         self.log.mark_lasting(KEPT)
+        # What was frozen may be trained now, and what is kept may be that of a model
+        self.log.numbers_of(_parameters_of(self.rounds.optimizers), {OTHER_MODELS: "parameters"})
+        gc.unfreeze()
+        others = dict[nn.Module, int]()
+        for model in roots(live_objects(nn.Module)) if self.log.alive_of(KEPT) else self._others:
+            if self._trained.isdisjoint(map(id, model.parameters())):
+                numbers = self.log.numbers_of((*model.parameters(), *model.buffers()), {KEPT: OTHER_MODELS})
+                size = sum(self.log.sizes[one] for one in numbers if self.log.parts[one] == OTHER_MODELS)
+                others |= {model: size} if size >= MIB else {}
         kinds = {part: self.log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
-        names, held = holders_of({*needless, *self._others}, kinds, self.log.sizes)
+        names, held = holders_of({*needless, *others}, kinds, self.log.sizes)
         models = Counter[str]()
-        for model, size in self._others.items():
+        for model, size in others.items():
             models[names[model]] += size
         notes += note_of("Other models", models.most_common())
         notes += note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
@@ -451,9 +482,13 @@ class Loop:
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
         self.log.kept = held[KEPT]
         notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
-        shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
+        shapes = sorted(self.shapes, key=_size_of, reverse=True)
         plan = plan_of_log(self.log, shapes, notes, self.mode.host)
         return replace(plan, accumulation=batches, passes=self.each, all_rows=self.all_rows, untrained=untrained)
+
+
+def _size_of(shape: PlannedShape) -> int:
+    return (shape.rows or 0) * (shape.length or 1)
 
 
 def _state_of(gradient: torch.Tensor | None) -> list[int]:
@@ -462,4 +497,8 @@ def _state_of(gradient: torch.Tensor | None) -> list[int]:
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
     """The parameters that they train, by id."""
-    return {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}
+    return set(map(id, _parameters_of(optimizers)))
+
+
+def _parameters_of(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
+    return (one for of in optimizers for group in of.param_groups for one in group["params"])
