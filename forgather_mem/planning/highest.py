@@ -71,9 +71,8 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
     if not masks_matter:
         best.answers.masks.clear()
-    plan = best.plan.with_notes(
-        [*best.answers.notes(), *_dependence(depends, best.plan.peak_bytes, best.answers, all_end)]
-    )
+    dependence = _dependence(depends, best.plan.peak_bytes, best.answers, all_end)
+    plan = best.plan.with_notes([*best.answers.notes(), *dependence])
     return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
 
 
@@ -88,8 +87,6 @@ def _dependence(depends: dict[str, int], peak: int, answers: StandIns, all_end: 
     depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
     low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
     lines = [*dict.fromkeys(one for line in depends for one in answers.lines().get(line, [line]))]
-    ends = (
-        "of which the higher is told" if all_end else "as far as it is planned: not all of these plans come to the end"
-    )
+    ends = "of which the higher is told" if all_end else "as far as it is planned: not all plans come to the end"
     told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, {ends}."
     return [Note(told, "at most" if all_end else "at least")] if low != high else []

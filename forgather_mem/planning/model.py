@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import deque
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from queue import Queue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -171,7 +171,41 @@ class Emptied:
         return value
 
 
-def holders_of(
+def told_holders(
+    log: StorageLog, modules: Iterable[nn.Module], others: Iterable[nn.Module], trained: Set[int], notes: list[str]
+) -> dict[nn.Module, str]:
+    """The names of modules, as people write them; notes tell who holds what is another model's, or kept.
+
+    Args:
+        log: The storages. Of these the parts change: what was frozen may be trained by now, and what is kept may be a
+            model's. It is told what is kept.
+        modules: The same.
+        others: Models, of which others than the trained ones are told.
+        trained: The parameters that are, by id.
+        notes: Gets what is told.
+    """
+    log.mark_lasting(KEPT)
+    gc.unfreeze()  # else the heap is walked
+    sizes = dict[nn.Module, int]()
+    for model in roots(live_objects(nn.Module)) if log.alive_of(KEPT) else others:
+        of_optimizer = [one for one in model.parameters() if id(one) in trained]
+        log.numbers_of(of_optimizer, {OTHER_MODELS: "parameters"})
+        if not of_optimizer:
+            numbers = log.numbers_of((*model.parameters(), *model.buffers()), {KEPT: OTHER_MODELS})
+            sizes[model] = sum(log.sizes[one] for one in numbers if log.parts[one] == OTHER_MODELS)
+    kinds = {part: log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
+    large = [model for model, size in sizes.items() if size >= MIB]
+    names, held = _holders_of({*modules, *large}, kinds, log.sizes)
+    models, log.kept = Counter[str](), held[KEPT]
+    for model in large:
+        models[names[model]] += sizes[model]
+    notes += _note_of("Other models", models.most_common())
+    notes += _note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
+    notes += _note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
+    return names
+
+
+def _holders_of(
     modules: Collection[nn.Module], kinds: Mapping[str, Mapping[int, int]], sizes: Sequence[int]
 ) -> tuple[dict[nn.Module, str], dict[str, list[Kept]]]:
     """Who holds each of these modules, and the storages of each kind, as people write it.
@@ -216,7 +250,7 @@ def _name_of(walk: ReachableGraph, at: int) -> str:
     return in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
 
 
-def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:
+def _note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:
     """Who holds most of it."""
     told = ", ".join(f"{name} {format_bytes(size)}" for name, size in holders[:3])
     return [f"{part}: {told}."] if told else []

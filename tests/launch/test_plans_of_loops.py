@@ -86,7 +86,7 @@ for number, (row, label) in enumerate(data(512)):
     assert plan["bound"] == "at least"
     (note,) = plan["notes"]
     assert note.startswith("The peak depends on a value (train.py:")
-    assert note.endswith(", as far as it is planned: not all of these plans come to the end.")
+    assert note.endswith(", as far as it is planned: not all plans come to the end.")
     fails = plan_of(tmp_path, begin + loop.replace("loss > 1", "number < 6").replace("number > 5", "True"))
     assert fails["bound"] == "at least"
     assert fails["notes"][0].startswith("Not in the plan is what comes after an error: train.py:")

@@ -6,10 +6,9 @@ It goes on in a forked child as it would have, until it is enough. What is chang
 from __future__ import annotations
 
 import atexit
-import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
@@ -31,18 +30,7 @@ from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import (
-    KEPT,
-    OTHER_MODELS,
-    OTHER_TENSORS,
-    AliveThings,
-    Emptied,
-    holders_of,
-    note_of,
-    notes_on,
-    roots,
-    unknown_layers,
-)
+from forgather_mem.planning.model import AliveThings, Emptied, notes_on, roots, told_holders, unknown_layers
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -50,9 +38,7 @@ from forgather_mem.planning.refusal import problem_of
 from forgather_mem.planning.result import Plan, plan_of_log
 from forgather_mem.planning.stand_ins import StandIns
 from forgather_mem.planning.storage_log import OTHER_GRAPHS, StorageLog
-from forgather_mem.probes.live_objects import live_objects
 from forgather_mem.system.tracing import is_traced
-from forgather_mem.units import MIB
 
 NOT_HERE = "no training begins here"
 _MOST_CALLS = 1000  # and epochs, without a backward pass
@@ -461,27 +447,9 @@ class Loop:
         batches = self.each * max(1, len(self.shapes) // max(1, self._made_passes)) // max(1, of_each) or 1
         notes = [*notes_on(self._layers, self._on_device), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
-        self.log.mark_lasting(KEPT)
-        # What was frozen may be trained now, and what is kept may be that of a model
-        self.log.numbers_of(_parameters_of(self.rounds.optimizers), {OTHER_MODELS: "parameters"})
-        gc.unfreeze()
-        others = dict[nn.Module, int]()
-        for model in roots(live_objects(nn.Module)) if self.log.alive_of(KEPT) else self._others:
-            if self._trained.isdisjoint(map(id, model.parameters())):
-                numbers = self.log.numbers_of((*model.parameters(), *model.buffers()), {KEPT: OTHER_MODELS})
-                size = sum(self.log.sizes[one] for one in numbers if self.log.parts[one] == OTHER_MODELS)
-                others |= {model: size} if size >= MIB else {}
-        kinds = {part: self.log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
-        names, held = holders_of({*needless, *others}, kinds, self.log.sizes)
-        models = Counter[str]()
-        for model, size in others.items():
-            models[names[model]] += size
-        notes += note_of("Other models", models.most_common())
-        notes += note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
+        names = told_holders(self.log, needless, self._others, self._trained, notes)
         untrained = tuple(names[one] for one in needless)
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
-        self.log.kept = held[KEPT]
-        notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
         shapes = sorted(self.shapes, key=_size_of, reverse=True)
         plan = plan_of_log(self.log, shapes, notes, self.mode.host)
         return replace(plan, accumulation=batches, passes=self.each, all_rows=self.all_rows, untrained=untrained)
@@ -497,8 +465,4 @@ def _state_of(gradient: torch.Tensor | None) -> list[int]:
 
 def _of_optimizers(optimizers: Iterable[Optimizer]) -> set[int]:
     """The parameters that they train, by id."""
-    return set(map(id, _parameters_of(optimizers)))
-
-
-def _parameters_of(optimizers: Iterable[Optimizer]) -> Iterator[torch.Tensor]:
-    return (one for of in optimizers for group in of.param_groups for one in group["params"])
+    return {id(one) for of in optimizers for group in of.param_groups for one in group["params"]}
