@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections import Counter, deque
-from collections.abc import Collection, Iterable, Mapping, Sequence, Set
+from collections import deque
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from queue import Queue
 from typing import TYPE_CHECKING, TypeVar
 
@@ -54,15 +54,10 @@ class AliveThings:
         return [one for found in self._found if isinstance(one := found(), kind)]
 
 
-def unknown_layers(models: Iterable[nn.Module], on_device: bool) -> set[str]:
-    """The kinds of their layers of which a plan lacks something."""
-    kinds = nn.RNNBase if on_device else nn.modules.conv._ConvNd
-    return {type(one).__name__ for model in models for one in model.modules() if isinstance(one, kinds)}
-
-
-def notes_on(layers: Iterable[str], on_device: bool) -> list[Note]:
-    """What is not known of these kinds: what their kernels keep, or take within themselves, only they know."""
-    kinds = ", ".join(sorted(layers))
+def notes_on(layers: Iterable[type], on_device: bool) -> list[Note]:
+    """What is not known of layers of these classes: what kernels keep, or take within themselves, only they know."""
+    unknown = nn.RNNBase if on_device else nn.modules.conv._ConvNd
+    kinds = ", ".join(sorted({one.__name__ for one in layers if issubclass(one, unknown)}))
     kept = Note(f"Not in the plan is the workspace of {kinds}, a lower bound.", "at least")
     taken = Note(f"Not in the plan is what oneDNN takes within {kinds}: copies of its input and result for a moment.")
     return [kept if on_device else taken] if kinds else []
@@ -118,7 +113,7 @@ class Emptied:
             state = optimizer.state[parameter]
             optimizer.state[parameter] = {key: self._state_of(value) for key, value in state.items()}
 
-    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> list[nn.Module]:
+    def others(self, alive: AliveThings, log: StorageLog, replaced: object = None) -> dict[nn.Module, int]:
         """Take the parameters of all other models that are alive, and note what else is; on a device what is there.
 
         Args:
@@ -127,7 +122,7 @@ class Emptied:
             replaced: A batch that is planned in another size.
 
         Returns:
-            The other models.
+            The other models, with the bytes of each.
         """
         self._log, passed_over = log, set(map(id, tensors_among(replaced)))
         held, modules = alive.all_of(torch.Tensor), alive.all_of(nn.Module)
@@ -141,6 +136,7 @@ class Emptied:
 
         modules = [module for module in modules if all(map(is_taken, module._parameters.values()))]
         own = set(map(id, self._taken))
+        sizes = {root: sum(one.nbytes for one in root.parameters() if id(one) not in own) for root in roots(modules)}
         self._modules(modules, OTHER_MODELS)
         for tensor in held:
             has_storage = tensor.layout == torch.strided and not hasattr(type(tensor), "__tensor_flatten__")
@@ -149,7 +145,7 @@ class Emptied:
                 where = log if self._mode.host is None or tensor.device.type != "cpu" else self._mode.host
                 where.saw(tensor, OTHER_TENSORS)
         gc.freeze()  # a Trainer collects garbage before it trains
-        return roots(modules)
+        return {root: size for root, size in sizes.items() if size >= MIB}
 
     def _modules(self, modules: Sequence[nn.Module], part: str) -> None:
         """Without those below them."""
@@ -171,41 +167,7 @@ class Emptied:
         return value
 
 
-def told_holders(
-    log: StorageLog, modules: Iterable[nn.Module], others: Iterable[nn.Module], trained: Set[int], notes: list[str]
-) -> dict[nn.Module, str]:
-    """The names of modules, as people write them; notes tell who holds what is another model's, or kept.
-
-    Args:
-        log: The storages. Of these the parts change: what was frozen may be trained by now, and what is kept may be a
-            model's. It is told what is kept.
-        modules: The same.
-        others: Models, of which others than the trained ones are told.
-        trained: The parameters that are, by id.
-        notes: Gets what is told.
-    """
-    log.mark_lasting(KEPT)
-    gc.unfreeze()  # else the heap is walked
-    sizes = dict[nn.Module, int]()
-    for model in roots(live_objects(nn.Module)) if log.alive_of(KEPT) else others:
-        of_optimizer = [one for one in model.parameters() if id(one) in trained]
-        log.numbers_of(of_optimizer, {OTHER_MODELS: "parameters"})
-        if not of_optimizer:
-            numbers = log.numbers_of((*model.parameters(), *model.buffers()), {KEPT: OTHER_MODELS})
-            sizes[model] = sum(log.sizes[one] for one in numbers if log.parts[one] == OTHER_MODELS)
-    kinds = {part: log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
-    large = [model for model, size in sizes.items() if size >= MIB]
-    names, held = _holders_of({*modules, *large}, kinds, log.sizes)
-    models, log.kept = Counter[str](), held[KEPT]
-    for model in large:
-        models[names[model]] += sizes[model]
-    notes += _note_of("Other models", models.most_common())
-    notes += _note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
-    notes += _note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
-    return names
-
-
-def _holders_of(
+def holders_of(
     modules: Collection[nn.Module], kinds: Mapping[str, Mapping[int, int]], sizes: Sequence[int]
 ) -> tuple[dict[nn.Module, str], dict[str, list[Kept]]]:
     """Who holds each of these modules, and the storages of each kind, as people write it.
@@ -232,9 +194,7 @@ def _holders_of(
         items = tensors_among(list(node.values() if isinstance(node, dict) else node)) if is_long else [node]
         inside = [one for one in items if type(one) in _PLAIN]
         for key in left.keys() & {one.untyped_storage()._cdata for one in inside if one.layout == torch.strided}:
-            above, kind = at, left.pop(key)
-            while "[" in walk.path(above):
-                above = walk.parent(above)
+            above, kind = _container(walk, at), left.pop(key)
             holder = kind, _name_of(walk, above)
             found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
@@ -246,11 +206,19 @@ def _holders_of(
     return names, {kind: sorted(rows, key=lambda one: -one.num_bytes) for kind, rows in held.items()}
 
 
+def _container(walk: ReachableGraph, at: int) -> int:
+    """What has it, as a list; of a weight the whole model."""
+    is_weight = isinstance(walk.nodes[at], nn.Parameter)
+    while (is_weight and isinstance(walk.owner(at), nn.Module)) or "[" in walk.path(at):
+        at = walk.parent(at)
+    return at
+
+
 def _name_of(walk: ReachableGraph, at: int) -> str:
     return in_peoples_words((walk.path if walk.owner(at) is None else walk.holder)(at))
 
 
-def _note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:
+def note_of(part: str, holders: Sequence[tuple[str, int]]) -> list[str]:
     """Who holds most of it."""
     told = ", ".join(f"{name} {format_bytes(size)}" for name, size in holders[:3])
     return [f"{part}: {told}."] if told else []

@@ -9,7 +9,7 @@ from __future__ import annotations
 import weakref
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from functools import partial
 from typing import NamedTuple
 
@@ -233,14 +233,6 @@ class StorageLog:
     def alive_of(self, part: str | None) -> dict[int, int]:
         """The storages of this part, by `_cdata`."""
         return {key: at for key, (_, at) in self._alive.items() if self.parts[at] == part}
-
-    def numbers_of(self, tensors: Iterable[torch.Tensor], renamed: Mapping[str | None, str]) -> set[int]:
-        """The storages of these tensors, of which those of some parts get other ones."""
-        keys = {getattr(one, "_local_tensor", one).untyped_storage()._cdata for one in tensors}
-        numbers = {self._alive[key][1] for key in keys & self._alive.keys()}
-        for number in numbers:
-            self.parts[number] = renamed.get(self.parts[number], self.parts[number])
-        return numbers
 
     def resized(self, storage: torch.UntypedStorage) -> None:
         """A storage that has another size now, if it is one of these."""

@@ -10,7 +10,7 @@ from torch.distributed._tools.mem_tracker import MemTracker
 
 import forgather_mem
 from forgather_mem.planning.isolation.child import in_a_child
-from forgather_mem.planning.model import notes_on, unknown_layers
+from forgather_mem.planning.model import notes_on
 from tests.planning.compared import plain_step
 
 pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
@@ -230,15 +230,14 @@ def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> 
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8), on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)
-    layers = unknown_layers([nn.Conv1d(8, 8, 1), nn.Conv1d(8, 8, 1)], False)
-    assert notes_on(layers, False)[0].startswith("Not in the plan is what oneDNN takes within Conv1d: ")
+    assert notes_on([nn.Conv1d], False)[0].startswith("Not in the plan is what oneDNN takes within Conv1d: ")
 
 
 class Averages:
     model: nn.Module | None = None
 
 
-def test_a_model_that_is_copied_in_a_step_is_another_model() -> None:
+def test_a_model_that_is_copied_in_a_step_is_named_as_a_whole() -> None:
     model, averages = nn.Linear(512, 512), Averages()
     optimizer = torch.optim.SGD(model.parameters())
 
@@ -249,25 +248,4 @@ def test_a_model_that_is_copied_in_a_step_is_another_model() -> None:
         optimizer.zero_grad()
 
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 512))
-    assert plan.notes == ("Other models: `Averages.model` 1.0 MiB.",)
-    assert plan.parts["other models"] == plan.parts["parameters"]
-    assert "kept" not in plan.parts
-
-
-def test_what_is_trained_later_on_is_no_other_model() -> None:
-    trunk, head, seen = nn.Linear(512, 512).requires_grad_(False), nn.Linear(512, 1), 0
-    optimizer = torch.optim.SGD(head.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        nonlocal seen
-        seen += 1
-        if seen == 2:
-            optimizer.add_param_group({"params": trunk.requires_grad_().parameters()})
-        head(trunk(batch)).mean().backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    plan = forgather_mem.plan(step, head, optimizer, torch.zeros(4, 512))
-    assert plan.parts["parameters"] == sum(one.nbytes for one in (*trunk.parameters(), *head.parameters()))
-    assert "other models" not in plan.parts
-    assert plan.notes == ()
+    assert plan.notes == ("Kept from step to step: `Averages.model` 1.0 MiB.",)

@@ -112,9 +112,9 @@ class Loaders:
             fetcher.collate_fn = loop.collating(fetcher.collate_fn)
         if iterator._auto_collation:
             wanted = self._wanted()
-            told = loop.shapes if loop.trains else loop.of_evaluation
+            told = loop.shapes.append if loop.trains else lambda _: None
             self._collate[fetcher] = fetcher.collate_fn
-            fetcher.collate_fn = batches.collating(fetcher.collate_fn, wanted, told.append)
+            fetcher.collate_fn = batches.collating(fetcher.collate_fn, wanted, told)
             self._unordered.add(iterator)
             if loop.trains and isinstance(iterator._dataset, Sized):
                 loop.all_rows = max(loop.all_rows, len(iterator._dataset))

@@ -94,8 +94,8 @@ class TrainerLoop(Loop):
             self._had_last_of_epoch = True  # which had no batch loaded ahead
             self.again()
         is_enough = self._is_enough and not self._loaders.waiting
-        control.should_epoch_stop = is_enough and (self._is_last or is_last or not self._by_epoch)
-        self._loaders.left, self._is_last = self.each - 1, is_enough
+        control.should_epoch_stop = ends = is_enough and (self._is_last or is_last or not self._by_epoch)
+        self._loaders.left, self._is_last = 0 if ends else self.each - 1, is_enough
         control.should_training_stop = is_over
         self.log.begin("data", self.step)
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from queue import Queue
 from typing import NoReturn
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import nn
@@ -30,7 +30,7 @@ from forgather_mem.planning.loop.ahead import Ahead
 from forgather_mem.planning.loop.loaders import Loaders
 from forgather_mem.planning.loop.notes import Note
 from forgather_mem.planning.loop.rounds import STEPS, Rounds, not_through
-from forgather_mem.planning.model import AliveThings, Emptied, notes_on, roots, told_holders, unknown_layers
+from forgather_mem.planning.model import KEPT, OTHER_TENSORS, AliveThings, Emptied, holders_of, note_of, notes_on, roots
 from forgather_mem.planning.pretending import Pretending
 from forgather_mem.planning.ranks import follow_resizing, prepare_ranks
 from forgather_mem.planning.recurrent import take_fewer_tokens
@@ -77,13 +77,9 @@ class Script:
 
 
 def plan_function(
-    step: Callable[[Batch], object],
-    models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    batch: Batch,
-    wanted: Wanted,
-    answers: StandIns,
-) -> NoReturn:
+    step: Callable[[Batch], object], models: Sequence[nn.Module], optimizers: Sequence[Optimizer],
+    batch: Batch, wanted: Wanted, answers: StandIns,
+) -> NoReturn:  # fmt: skip
     """Call `step(batch)` in a child until it is enough.
 
     Raises:
@@ -143,7 +139,6 @@ class Loop:
         collating: As in `Wanted`.
         rounds: Of the training that is under way.
         shapes: Of the batches.
-        of_evaluation: Of those of evaluations.
         num_passes: Backward passes.
         each: How many a step has, from the first one on.
         skipped: Rounds that are not planned at the begin.
@@ -168,15 +163,15 @@ class Loop:
         if wanted.on_device:
             private.step_as_on_a_device(self.notes)
         answers.answer(not wanted.on_device, self.notes)
-        self._layers = set[str]()
+        self._layers = set[type]()  # also of models that are gone, as those of a function that has ended
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
-        self._others = WeakSet[nn.Module]()
+        self._others = WeakKeyDictionary[nn.Module, int]()
         self._uses = Counter[int]()  # of each module by its id, since the last backward pass
         self._left: list[tuple[torch.Tensor, list[int]]] = []  # to those, by the last pass: gradients as they were
         self.trains_with((), ())
-        self.shapes, self.of_evaluation = list[PlannedShape](), list[PlannedShape]()
+        self.shapes: list[PlannedShape] = []
         # Of a batch of another size that was made before, or of what was computed before, a first round is not planned
         self.skipped, self.each, self.is_certain, self._is_new = 0, 1, True, True
         self.looks_ahead = self.tells_ends = self._is_enough = self._closes = self._is_same = False
@@ -205,14 +200,9 @@ class Loop:
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
     def empty(
-        self,
-        models: Sequence[nn.Module],
-        optimizers: Iterable[Optimizer],
-        alive: AliveThings,
-        log: StorageLog | None = None,
-        leaves: Iterable[torch.Tensor] = (),
-        replaced: object = None,
-    ) -> None:
+        self, models: Sequence[nn.Module], optimizers: Iterable[Optimizer], alive: AliveThings,
+        log: StorageLog | None = None, leaves: Iterable[torch.Tensor] = (), replaced: object = None,
+    ) -> None:  # fmt: skip
         """Take the values of these, and of all else that is alive; ranks over which they are spread are not waited for.
 
         Args:
@@ -241,9 +231,9 @@ class Loop:
         self.rounds = Rounds(self.log, optimizers)
 
     def _meet(self, models: Iterable[nn.Module]) -> None:
-        """They are trained, or called. At the script's end they may be gone."""
+        """They are trained, or called."""
         self._models.update(models)
-        self._layers |= unknown_layers(self._models, self._on_device)
+        self._layers |= {type(one) for model in self._models for one in model.modules()}
 
     def begin(self, give_answer: GiveAnswer) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
@@ -361,11 +351,10 @@ class Loop:
             # With a graph, too
             evaluates = not torch.is_grad_enabled() or (module in self._in_training and not module.training)
             # Of what a loader makes a piece is still that batch; of several calls it is that of the largest
-            made = self.of_evaluation if evaluates else self.shapes
-            unknown = max(made, key=_size_of, default=shape) if evaluates or not made else PlannedShape()
-            shape = next((one for one in made if one[:2] == shape[:2]), unknown)
+            unknown = shape if evaluates or not self.shapes else PlannedShape()
+            shape = next((one for one in self.shapes if one[:2] == shape[:2]), unknown)
             before = self.log.batch if self._is_same else PlannedShape()
-            self.log.batch = max(shape, before, key=_size_of)
+            self.log.batch = max(shape, before, key=lambda one: (one.rows or 0) * (one.length or 1))
             self.is_through()
             is_teacher = self.log.phase != "evaluate" and not any(id(one) in self._trained for one in parameters)
             self.log.begin("evaluate" if evaluates and not is_teacher else "forward", self.step)
@@ -397,12 +386,6 @@ class Loop:
             return None
         self._untrained.add(module)
         return OTHER_GRAPHS
-
-    def is_of_columns(self, given: torch.Tensor) -> None:
-        """A recurrent layer takes this, of which the second size is that of the batch: so is the batch's then."""
-        if given.dim() == 3 and self.log.batch[:1] == given.shape[:1]:
-            self.log.batch = PlannedShape(given.size(1))
-            self.log.begin(self.log.phase)
 
     def passes(self) -> None:
         """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
@@ -447,16 +430,21 @@ class Loop:
         batches = self.each * max(1, len(self.shapes) // max(1, self._made_passes)) // max(1, of_each) or 1
         notes = [*notes_on(self._layers, self._on_device), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
-        names = told_holders(self.log, needless, self._others, self._trained, notes)
+        self.log.mark_lasting(KEPT)
+        kinds = {part: self.log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}
+        names, held = holders_of({*needless, *self._others}, kinds, self.log.sizes)
+        models = Counter[str]()
+        for model, size in self._others.items():
+            models[names[model]] += size
+        notes += note_of("Other models", models.most_common())
+        notes += note_of("Other tensors", [(one.name, one.num_bytes) for one in held[OTHER_TENSORS]])
         untrained = tuple(names[one] for one in needless)
         notes += map("No optimizer trains {}: torch.no_grad() around its call keeps no graph.".format, untrained)
-        shapes = sorted(self.shapes, key=_size_of, reverse=True)
+        self.log.kept = held[KEPT]
+        notes += note_of("Kept from step to step", [(one.name, one.num_bytes) for one in held[KEPT]])
+        shapes = sorted(self.shapes, key=lambda shape: -(shape.rows or 0) * (shape.length or 1))
         plan = plan_of_log(self.log, shapes, notes, self.mode.host)
         return replace(plan, accumulation=batches, passes=self.each, all_rows=self.all_rows, untrained=untrained)
-
-
-def _size_of(shape: PlannedShape) -> int:
-    return (shape.rows or 0) * (shape.length or 1)
 
 
 def _state_of(gradient: torch.Tensor | None) -> list[int]:
