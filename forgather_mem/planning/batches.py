@@ -187,13 +187,9 @@ def longest_of(sizes: Mapping[int, Sizes], rows: int) -> list[list[int]]:
 
 
 def largest_of(
-    batches: Sequence[Sequence[int]],
-    sizes: Mapping[int, Sizes],
-    collate: Callable[[list[object]], object],
-    dataset: Sequence[object],
-    among: Sequence[int] = (),
-    by: Measure = "bytes",
-) -> Coming | None:
+    batches: Sequence[Sequence[int]], sizes: Mapping[int, Sizes], collate: Callable[[list[object]], object],
+    dataset: Sequence[object], among: Sequence[int] = (), by: Measure = "bytes",
+) -> Coming | None:  # fmt: skip
     """The largest of these batches; None where the collator fails.
 
     Args:
@@ -229,17 +225,24 @@ def largest_of(
 
 
 def joined_shape(batch: object, rows: int) -> PlannedShape:
-    """The shape of a batch that a collator has made of so many rows."""
+    """The shape of a batch that a collator has made of so many rows, which may be a list of these, or have them second.
+
+    >>> joined_shape((4 * [torch.zeros(3, 8, 8)], 4 * [{"boxes": torch.zeros(2, 4)}]), 4)
+    PlannedShape(rows=4, length=None, joined=0)
+    """
     shape = shape_of(batch)
+    parts = [*batch.values()] if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else []
+    lists = [len(one) for one in (parts, *parts) if isinstance(one, list | tuple)]
+    columns = [one.size(1) for one in tensors_among(batch) if one.dim() == 3]  # of tokens by rows
+    if shape.rows not in (1, rows) and rows in (*lists, *columns):
+        return PlannedShape(rows)
     return shape._replace(joined=rows if shape.rows == 1 < rows else 0)
 
 
-def collating(
-    collate: Callable[[list[object]], Batch], wanted: PlannedShape, tell: Callable[[PlannedShape], None]
-) -> Callable[[list[object]], Batch]:
+def collating(collate: Collate, wanted: PlannedShape, tell: Callable[[PlannedShape], None]) -> Collate:
     """A collate function that makes batches of this shape, and tells it."""
 
-    def collated(samples: list[object]) -> Batch:
+    def collated(samples: list[object]) -> object:
         if wanted.rows is None:
             batch = collate(samples)
         else:

@@ -44,7 +44,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
     best = first
     tried: set[str] = set()
     depends: dict[str, int] = {}
-    masks_matter = True
+    masks_matter, all_end = True, True
     for number in range(1, 10):
         todo = [line for line in best.answers.lines() if line not in tried]
         if not todo:
@@ -60,6 +60,7 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
             masks_matter &= other != {MASKS} or told.plan.peak_bytes != best.plan.peak_bytes
             if told.plan.peak_bytes != best.plan.peak_bytes and len(other) == 1:
                 depends[next(iter(other))] = min(told.plan.peak_bytes, best.plan.peak_bytes)
+                all_end &= "at least" not in (told.plan.bound, best.plan.bound)
         if len(other) == 1:
             tried |= other
         if told.score() > best.score():
@@ -70,7 +71,8 @@ def _highest(first: Attempt, made: Callable[[StandIns], Attempt], not_done: Line
         raise PlanError("\n".join([first.problem, *notes_of(not_done, first.problem)]))
     if not masks_matter:
         best.answers.masks.clear()
-    plan = best.plan.with_notes([*best.answers.notes(), *_dependence(depends, best.plan.peak_bytes, best.answers)])
+    dependence = _dependence(depends, best.plan.peak_bytes, best.answers, all_end)
+    plan = best.plan.with_notes([*best.answers.notes(), *dependence])
     return plan.with_notes(notes_of(not_done, "\n".join(plan.notes)))
 
 
@@ -81,9 +83,10 @@ def _are_alike(some: Sequence[PhasePlan], others: Sequence[PhasePlan]) -> bool:
     )
 
 
-def _dependence(depends: dict[str, int], peak: int, answers: StandIns) -> list[Note]:
+def _dependence(depends: dict[str, int], peak: int, answers: StandIns, all_end: bool) -> list[Note]:
     depends = {line: low for line, low in depends.items() if 1000 * (peak - low) > peak and line != MASKS}
     low, high = format_bytes(min(depends.values(), default=peak)), format_bytes(peak)
     lines = [*dict.fromkeys(one for line in depends for one in answers.lines().get(line, [line]))]
-    told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, of which the higher is told."
-    return [Note(told, "at most")] if low != high else []
+    ends = "of which the higher is told" if all_end else "as far as it is planned: not all plans come to the end"
+    told = f"The peak depends on a value ({listed_lines(lines)}): {low} to {high}, {ends}."
+    return [Note(told, "at most" if all_end else "at least")] if low != high else []

@@ -54,10 +54,10 @@ class AliveThings:
         return [one for found in self._found if isinstance(one := found(), kind)]
 
 
-def notes_on(model: nn.Module, on_device: bool) -> list[Note]:
-    """What is not known of a model: what its kernels keep, or take within themselves, only they know."""
-    layers = nn.RNNBase if on_device else nn.modules.conv._ConvNd
-    kinds = ", ".join(sorted({type(module).__name__ for module in model.modules() if isinstance(module, layers)}))
+def notes_on(layers: Iterable[type], on_device: bool) -> list[Note]:
+    """What is not known of layers of these classes: what kernels keep, or take within themselves, only they know."""
+    unknown = nn.RNNBase if on_device else nn.modules.conv._ConvNd
+    kinds = ", ".join(sorted({one.__name__ for one in layers if issubclass(one, unknown)}))
     kept = Note(f"Not in the plan is the workspace of {kinds}, a lower bound.", "at least")
     taken = Note(f"Not in the plan is what oneDNN takes within {kinds}: copies of its input and result for a moment.")
     return [kept if on_device else taken] if kinds else []
@@ -194,9 +194,7 @@ def holders_of(
         items = tensors_among(list(node.values() if isinstance(node, dict) else node)) if is_long else [node]
         inside = [one for one in items if type(one) in _PLAIN]
         for key in left.keys() & {one.untyped_storage()._cdata for one in inside if one.layout == torch.strided}:
-            above, kind = at, left.pop(key)
-            while "[" in walk.path(above):
-                above = walk.parent(above)
+            above, kind = _container(walk, at), left.pop(key)
             holder = kind, _name_of(walk, above)
             found.setdefault(holder, (walk.nodes[above], set()))[1].add(kinds[kind][key])
     walk.forget()
@@ -206,6 +204,14 @@ def holders_of(
         one = Kept(name, num_items, sum(sizes[number] for number in numbers), numbers)
         held[kind] += [one] * (one.num_bytes >= MIB)
     return names, {kind: sorted(rows, key=lambda one: -one.num_bytes) for kind, rows in held.items()}
+
+
+def _container(walk: ReachableGraph, at: int) -> int:
+    """What has it, as a list; of a weight the whole model."""
+    is_weight = isinstance(walk.nodes[at], nn.Parameter)
+    while (is_weight and isinstance(walk.owner(at), nn.Module)) or "[" in walk.path(at):
+        at = walk.parent(at)
+    return at
 
 
 def _name_of(walk: ReachableGraph, at: int) -> str:

@@ -42,12 +42,9 @@ CHECKPOINTING = ("activation_checkpointing", "gradient_checkpointing")  # of tra
 
 
 def plan_of_trainer(
-    trainer: Trainer,
-    wanted: Wanted,
-    alive: AliveThings | None,
-    answers: StandIns,
+    trainer: Trainer, wanted: Wanted, alive: AliveThings | None, answers: StandIns,
     tell: Callable[[Attempt], object] = lambda made: made,
-) -> NoReturn:
+) -> NoReturn:  # fmt: skip
     """What two steps of this trainer take. The trainer can't be used afterwards: call it in a child.
 
     Args:

@@ -21,19 +21,11 @@ MIB = 2**20
 
 
 def run(
-    peak: float = 500,
-    *,
-    settings: Mapping[str, str] | None = None,
-    steps: int = 100,
-    leak: LeakReport | None = None,
-    workers: float = 0,
-    held: float = 0,
-    counted: bool = True,
-    planned: Mapping[str, Mapping[str, float]] | None = None,
-    phases: Mapping[str, float] | None = None,
-    versions: Mapping[str, str] | None = None,
-    **parts: float,
-) -> RunReport:
+    peak: float = 500, *, settings: Mapping[str, str] | None = None, steps: int = 100, leak: LeakReport | None = None,
+    workers: float = 0, held: float = 0, counted: bool = True,
+    planned: Mapping[str, Mapping[str, float]] | None = None, phases: Mapping[str, float] | None = None,
+    versions: Mapping[str, str] | None = None, **parts: float,
+) -> RunReport:  # fmt: skip
     """A run whose parts are those of a small model where nothing else is said; what they leave of the peak is other.
 
     Without `counted`, activations are known as a rise of resident memory only. A plan is given by phase and part.

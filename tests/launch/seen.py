@@ -10,6 +10,8 @@ import sys
 
 SEEN = []
 
+HOOKS = "excepthook", "unraisablehook", "displayhook", "breakpointhook", "stdin", "stdout", "stderr"
+
 
 def look():
     """What can be seen of this process now: of each thing, what it holds by name."""
@@ -128,18 +130,7 @@ def look():
             "timers": [signal.getitimer(timer) for timer in (0, 1, 2)],
         },
         "sys": {
-            **{
-                f"sys.{name}": place(getattr(sys, name))
-                for name in (
-                    "excepthook",
-                    "unraisablehook",
-                    "displayhook",
-                    "breakpointhook",
-                    "stdin",
-                    "stdout",
-                    "stderr",
-                )
-            },
+            **{f"sys.{name}": place(getattr(sys, name)) for name in HOOKS},
             "threading.excepthook": place(threading.excepthook),
             **{
                 f"sys.{name}": str(getattr(sys, name))

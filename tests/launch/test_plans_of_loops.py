@@ -69,6 +69,27 @@ def test_an_optimizer_that_takes_the_place_of_another_one_is_planned_with_all_it
 
 
 @pytest.mark.fresh
+def test_a_plan_that_ends_early_is_no_end_of_what_the_peak_can_be(tmp_path: Path) -> None:
+    loop = """
+for number, (row, label) in enumerate(data(512)):
+    loss = F.cross_entropy(model(row), label)
+    if loss > 1: loss = loss + model(torch.cat([row] * 9)).mean()
+    elif number > 5: raise ValueError("early")
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    begin = "model = net()\noptimizer = torch.optim.AdamW(model.parameters())"
+    plan = plan_of(tmp_path, begin + loop)
+    assert plan["bound"] == "at least"
+    (note,) = plan["notes"]
+    assert note.startswith("The peak depends on a value (train.py:")
+    assert note.endswith(", as far as it is planned: not all plans come to the end.")
+    fails = plan_of(tmp_path, begin + loop.replace("loss > 1", "number < 6").replace("number > 5", "True"))
+    assert fails["notes"][0].startswith("Not in the plan is what comes after an error: train.py:")
+
+
+@pytest.mark.fresh
 def test_batches_of_the_scripts_own_are_not(tmp_path: Path) -> None:
     loop = LOOPS["accumulates"].replace("data(512)", "[(torch.ones(8, 64), torch.ones(8, dtype=torch.long))] * 8")
     result = planned(tmp_path, loop, "--set", "batch=64")
@@ -169,7 +190,7 @@ with multiprocessing.get_context("fork").Pool(2) as pool:
         (
             "while True:\n    try:\n        if model(torch.ones(2, 64)).long().flatten().bincount().sum() < 0: break\n"
             "    except Exception: continue\n    optimizer.step()",
-            "the script has ended before a whole step could be planned",
+            "1,000 calls of models have come before a whole step could be planned",
         ),
         ("while model(torch.randn(1, 64)).argmax().item() != 0: pass\nprint('decoded')", "decoded"),
     ],

@@ -11,10 +11,9 @@ from tests.planning.counted import Counted
 
 
 def plain_step(
-    call: Callable[[torch.Tensor], torch.Tensor],
-    optimizer: torch.optim.Optimizer,
+    call: Callable[[torch.Tensor], torch.Tensor], optimizer: torch.optim.Optimizer,
     loss: Callable[[torch.Tensor], torch.Tensor] = torch.sum,
-) -> Callable[[torch.Tensor], None]:
+) -> Callable[[torch.Tensor], None]:  # fmt: skip
     """The step of most loops."""
 
     def step(batch: torch.Tensor) -> None:

@@ -13,16 +13,10 @@ from forgather_mem.units import GIB, MIB
 @pytest.mark.parametrize(
     ("sizes", "reserved_mib"),
     [
-        ([1], 2),
-        ([MIB], 2),
-        ([MIB, MIB, 1], 4),
-        ([MIB + 1], 20),
-        ([5 * MIB] * 4, 20),
-        ([11 * MIB], 12),
-        ([100 * MIB, 100 * MIB], 200),
-        ([0], 0),
+        ([1], 2), ([MIB], 2), ([MIB, MIB, 1], 4), ([MIB + 1], 20), ([5 * MIB] * 4, 20), ([11 * MIB], 12),
+        ([100 * MIB, 100 * MIB], 200), ([0], 0),
     ],
-)
+)  # fmt: skip
 def test_segments_have_the_allocators_sizes(sizes: list[int], reserved_mib: int) -> None:
     assert reserved_by_allocator(range(len(sizes)), sizes) == reserved_mib * MIB
 

@@ -26,10 +26,8 @@ pytestmark = [pytest.mark.plans, pytest.mark.alone(forked=True)]
     [
         {"gradient_checkpointing": True},
         {"optim": "adafactor"},
-        *(
-            pytest.param(change, marks=pytest.mark.soak)
-            for change in ({"bf16": True}, {"gradient_accumulation_steps": 2})
-        ),
+        pytest.param({"bf16": True}, marks=pytest.mark.soak),
+        pytest.param({"gradient_accumulation_steps": 2}, marks=pytest.mark.soak),
     ],
 )
 @pytest.mark.filterwarnings("ignore::FutureWarning")

@@ -56,6 +56,27 @@ def test_the_peak_is_that_of_the_evaluation_however_it_gathers(tmp_path: Path, a
     assert plan.notes == ()
 
 
+class Wide(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(4096, 8)
+
+    def forward(self, rows: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {"loss": self.layer(rows).mean()}
+
+
+@pytest.mark.parametrize("accumulation", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_where_an_epoch_ends_no_batch_is_loaded_ahead(tmp_path: Path, accumulation: int) -> None:
+    each = {"max_steps": -1, "gradient_accumulation_steps": accumulation, "per_device_eval_batch_size": 32}
+    trainer = evaluating(tmp_path, model=Wide(), num_train_epochs=2, eval_strategy="epoch", **each)
+    trainer.train_dataset = [{"rows": torch.ones(4096)}] * 48
+    trainer.eval_dataset = [{"rows": torch.ones(4096)}] * 40
+    trainer.compute_metrics = None
+    plan = forgather_mem.plan(trainer)
+    assert plan.phase == "evaluate"
+    assert plan.peak_bytes == pytest.approx(real_peak_bytes(trainer), rel=0.005)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("steps", [pytest.param(1, marks=pytest.mark.soak), 5])
 def test_what_is_moved_to_the_host_counts_there(tmp_path: Path, steps: int) -> None:

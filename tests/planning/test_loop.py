@@ -1,5 +1,6 @@
 """Loops without a Trainer, against torch's own tracker."""
 
+import copy
 from collections.abc import Callable
 
 import pytest
@@ -229,4 +230,22 @@ def test_of_a_kernel_that_keeps_what_only_it_knows_a_plan_is_a_lower_bound() -> 
     plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 2, 8), on_device=True)
     assert str(plan).startswith("Peak at least ")
     assert plan.notes == ("Not in the plan is the workspace of LSTM, a lower bound.",)
-    assert notes_on(nn.Conv1d(8, 8, 1), False)[0].startswith("Not in the plan is what oneDNN takes within Conv1d: ")
+    assert notes_on([nn.Conv1d], False)[0].startswith("Not in the plan is what oneDNN takes within Conv1d: ")
+
+
+class Averages:
+    model: nn.Module | None = None
+
+
+def test_a_model_that_is_copied_in_a_step_is_named_as_a_whole() -> None:
+    model, averages = nn.Linear(512, 512), Averages()
+    optimizer = torch.optim.SGD(model.parameters())
+
+    def step(batch: torch.Tensor) -> None:
+        averages.model = averages.model or copy.deepcopy(model)
+        model(batch).mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    plan = forgather_mem.plan(step, model, optimizer, torch.zeros(4, 512))
+    assert plan.notes == ("Kept from step to step: `Averages.model` 1.0 MiB.",)

@@ -106,10 +106,13 @@ class Ahead:
         self._resume()
         return not self.skips and self.steps > self._planned_to
 
-    def tell(self, has_all: bool, most_steps: int = 0) -> None:
-        """End the fork, if it is this process; it may have come to the end of so many steps, which are enough."""
+    def tell(self, has_all: bool, most_steps: int = 0, fails: bool = False) -> None:
+        """End the fork, if it is this process; it may have come to the end of so many steps, which are enough.
+
+        What fails in it is new: the training itself is to show whether it does.
+        """
         if self._teller:
-            told = sorted({*self._news.values()}), has_all, most_steps, self._loop.answers.known
+            told = sorted({*self._news.values(), *[self.steps] * fails}), has_all, most_steps, self._loop.answers.known
             with os.fdopen(self._teller, "wb") as file:
                 file.write(pickle.dumps(told))
             os._exit(0)
@@ -135,8 +138,6 @@ class Ahead:
         self._is_called, self._log.making = True, self._loop.part_of_call(module, (args, keywords))
         try:
             if is_inner:
-                if isinstance(module, nn.RNNBase) and not module.batch_first:
-                    self._loop.is_of_columns(next(tensors_among((args, keywords))))
                 return call(module, *args, **keywords)
             self._loop.called(module, args, keywords)
             if self._log.phase == "backward":  # checkpointing calls it again

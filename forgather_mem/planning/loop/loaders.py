@@ -41,10 +41,11 @@ class Loaders:
     Attributes:
         differ: Whether some batches are larger than others.
         waiting: Iterators whose largest batch is still to come.
+        left: How many batches still come where it is enough.
     """
 
     def __init__(self, loop: Any, iterators: Sequence[Any] = ()) -> None:
-        self._loop, self.differ = loop, False
+        self._loop, self.differ, self.left = loop, False, 0
         self._met = WeakKeyDictionary[object, Rounds | None]()  # iterators; of an evaluation its rounds
         self._unordered = WeakSet[object]()  # iterators met where no work is done
         self._collate = WeakKeyDictionary[object, Callable[..., object]]()  # the training's, by what fetches
@@ -80,7 +81,9 @@ class Loaders:
         loop.ahead.repeats = rounds is not None and rounds.repeats
         is_enough = loop.num_passes and iterator not in self.waiting and loop.is_through()
         if rounds is None and is_enough:  # what follows an epoch is planned, too
-            raise StopIteration
+            self.left -= 1
+            if self.left < 0:
+                raise StopIteration
         try:
             return follow(iterator)
         except StopIteration:

@@ -35,7 +35,7 @@ class TrainerLoop(Loop):
 
     def __init__(self, wanted: Wanted, answers: StandIns, trainer: Trainer) -> None:
         super().__init__(wanted, answers)
-        self._models.add(trainer.model)
+        self._meet([trainer.model])
         self._trainer, self.tells_ends = trainer, True
         self.each = int(trainer.args.gradient_accumulation_steps)
         self._loaders = Loaders(self)
@@ -43,7 +43,9 @@ class TrainerLoop(Loop):
         self._callbacks = [one for one in callbacks if not is_our_class(type(one))]  # they keep no tensors
         of_loop = trainer, trainer.data_collator, getattr(trainer, "compute_loss_func", None), *self._callbacks
         self.looks_ahead = any(is_user_module(sys.modules.get(getattr(one, "__module__", ""))) for one in of_loop)
-        self._is_between = self._had_last_of_epoch = False
+        self._is_between = self._had_last_of_epoch = self._is_last = False
+        # An evaluation follows the last step of an epoch, which has no batch loaded ahead
+        self._by_epoch = trainer.args.eval_strategy == "epoch"
         self._epoch = self._began = self._steps = self._kept_bytes = 0
         trainer.callback_handler.callbacks = [self]
 
@@ -85,13 +87,15 @@ class TrainerLoop(Loop):
         self._fire("on_step_end", *given, **keywords)
         control, is_over = self._trainer.control, self._is_over()
         self._steps += 1
-        if is_over or self._steps > 1:
+        if (is_over or self._steps > 1) and not self._by_epoch:
             self._come_between(*given, **keywords)
         is_last = not self._trainer.state.epoch % 1
         if not is_over and self.is_through() and is_last and not self._had_last_of_epoch:
             self._had_last_of_epoch = True  # which had no batch loaded ahead
             self.again()
-        control.should_epoch_stop = self._is_enough and not self._loaders.waiting
+        is_enough = self._is_enough and not self._loaders.waiting
+        control.should_epoch_stop = ends = is_enough and (self._is_last or is_last or not self._by_epoch)
+        self._loaders.left, self._is_last = 0 if ends else self.each - 1, is_enough
         control.should_training_stop = is_over
         self.log.begin("data", self.step)
 
@@ -103,7 +107,11 @@ class TrainerLoop(Loop):
 
     def on_epoch_end(self, *given: object, **keywords: object) -> None:
         self._fire("on_epoch_end", *given, **keywords)
-        is_over = self._is_over()
+        is_over, self._is_last, before_bytes = self._is_over(), False, self.log.alive_bytes
+        if self._by_epoch:
+            self._come_between(*given, **keywords)
+            if 1000 * (self.log.alive_bytes - before_bytes) > before_bytes:
+                self.again()
         self._trainer.control.should_training_stop = False  # as of an epoch without batches
         self._epoch += 1
         if is_over or self._epoch >= min(MOST_BATCHES, self._trainer.state.num_train_epochs):

@@ -77,13 +77,9 @@ class Script:
 
 
 def plan_function(
-    step: Callable[[Batch], object],
-    models: Sequence[nn.Module],
-    optimizers: Sequence[Optimizer],
-    batch: Batch,
-    wanted: Wanted,
-    answers: StandIns,
-) -> NoReturn:
+    step: Callable[[Batch], object], models: Sequence[nn.Module], optimizers: Sequence[Optimizer],
+    batch: Batch, wanted: Wanted, answers: StandIns,
+) -> NoReturn:  # fmt: skip
     """Call `step(batch)` in a child until it is enough.
 
     Raises:
@@ -167,6 +163,7 @@ class Loop:
         if wanted.on_device:
             private.step_as_on_a_device(self.notes)
         answers.answer(not wanted.on_device, self.notes)
+        self._layers = set[type]()  # also of models that are gone, as those of a function that has ended
         self._models, self._stepping = WeakSet[nn.Module](), WeakSet[nn.Module]()
         self._in_training = WeakSet[nn.Module]()  # those that were called so
         self._untrained = WeakSet[nn.Module]()  # those that have made a graph which no optimizer needs
@@ -203,14 +200,9 @@ class Loop:
         self._loaders = Loaders(self, alive.all_of(_BaseDataLoaderIter))
 
     def empty(
-        self,
-        models: Sequence[nn.Module],
-        optimizers: Iterable[Optimizer],
-        alive: AliveThings,
-        log: StorageLog | None = None,
-        leaves: Iterable[torch.Tensor] = (),
-        replaced: object = None,
-    ) -> None:
+        self, models: Sequence[nn.Module], optimizers: Iterable[Optimizer], alive: AliveThings,
+        log: StorageLog | None = None, leaves: Iterable[torch.Tensor] = (), replaced: object = None,
+    ) -> None:  # fmt: skip
         """Take the values of these, and of all else that is alive; ranks over which they are spread are not waited for.
 
         Args:
@@ -234,9 +226,14 @@ class Loop:
 
     def trains_with(self, models: Iterable[nn.Module], optimizers: Iterable[Optimizer]) -> None:
         """These are trained; others are noticed when they are called, or step."""
-        self._models.update(models)
+        self._meet(models)
         self._trained = _of_optimizers(optimizers)
         self.rounds = Rounds(self.log, optimizers)
+
+    def _meet(self, models: Iterable[nn.Module]) -> None:
+        """They are trained, or called."""
+        self._models.update(models)
+        self._layers |= {type(one) for model in self._models for one in model.modules()}
 
     def begin(self, give_answer: GiveAnswer) -> None:
         """Compute nothing from now on, until the script ends or it is enough: then answer the parent."""
@@ -304,7 +301,7 @@ class Loop:
             before: What is planned, where something comes after it.
             error: That has ended the loop.
         """
-        self.ahead.tell(not before and error is None)
+        self.ahead.tell(not before and error is None, fails=error is not None)
         plan, problem = None, ""
         try:
             plan = self._plan(before, error)
@@ -347,7 +344,7 @@ class Loop:
         if any(type(one) is nn.Parameter for one in parameters) and not hasattr(module, "_get_fsdp_state"):
             with torch.no_grad():
                 Emptied(self.mode, self.log).model(module)
-            self._models.add(module)
+            self._meet([module])
         if parameters and self.log.phase != "backward":  # else it is called again by checkpointing
             self._calls += 1
             shape = shape_of((*args, keywords) if args else keywords)
@@ -390,12 +387,6 @@ class Loop:
         self._untrained.add(module)
         return OTHER_GRAPHS
 
-    def is_of_columns(self, given: torch.Tensor) -> None:
-        """A recurrent layer takes this, of which the second size is that of the batch: so is the batch's then."""
-        if given.dim() == 3 and self.log.batch[:1] == given.shape[:1]:
-            self.log.batch = PlannedShape(given.size(1))
-            self.log.begin(self.log.phase)
-
     def passes(self) -> None:
         """A backward pass begins. Who changes gradients, or takes them away, needs them without an optimizer."""
         self._trained.update(id(one) for one, left in self._left if _state_of(one.grad) != left)
@@ -437,7 +428,7 @@ class Loop:
         # One may be loaded ahead; of a batch there may be several passes, or none
         of_each = round(self._made_passes / (len(self.shapes) - 0.5)) if self.shapes else 1
         batches = self.each * max(1, len(self.shapes) // max(1, self._made_passes)) // max(1, of_each) or 1
-        notes = [*(note for model in self._models for note in notes_on(model, self._on_device)), *self.notes]
+        notes = [*notes_on(self._layers, self._on_device), *self.notes]
         needless = [one for one in self._untrained if self._trained.isdisjoint(map(id, one.parameters()))]
         self.log.mark_lasting(KEPT)
         kinds = {part: self.log.alive_of(part) for part in (OTHER_TENSORS, KEPT)}

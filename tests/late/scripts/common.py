@@ -41,16 +41,10 @@ def model(vocabulary=1000, hidden=32, layers=1, positions=4096, **more):
     torch.manual_seed(1)
     return LlamaForCausalLM(
         LlamaConfig(
-            vocab_size=vocabulary,
-            hidden_size=hidden,
-            intermediate_size=2 * hidden,
-            num_hidden_layers=layers,
-            num_attention_heads=2,
-            num_key_value_heads=2,
-            max_position_embeddings=positions,
-            **more,
+            vocab_size=vocabulary, hidden_size=hidden, intermediate_size=2 * hidden, num_hidden_layers=layers,
+            num_attention_heads=2, num_key_value_heads=2, max_position_embeddings=positions, **more,
         )
-    )
+    )  # fmt: skip
 
 
 class Rows(torch.utils.data.Dataset):
@@ -87,18 +81,10 @@ def padded(rows):
 def make(the_model, train, evaluation=None, *, arguments=None, **parts):
     """A Trainer without a progress bar."""
     settings = {
-        "output_dir": "out",
-        "max_steps": 3,
-        "logging_steps": 1000,
-        "save_strategy": "no",
-        "report_to": "none",
-        "use_cpu": True,
-        "seed": 7,
-        "per_device_train_batch_size": 4,
-        "per_device_eval_batch_size": 4,
-        "disable_tqdm": True,
-        "dataloader_pin_memory": False,
-    }
+        "output_dir": "out", "max_steps": 3, "logging_steps": 1000, "save_strategy": "no", "report_to": "none",
+        "use_cpu": True, "seed": 7, "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4,
+        "disable_tqdm": True, "dataloader_pin_memory": False,
+    }  # fmt: skip
     trainer = Trainer(
         the_model,
         TrainingArguments(**{**settings, **(arguments or {})}),

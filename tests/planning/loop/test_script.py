@@ -41,17 +41,9 @@ TEACHERS: dict[str, Callable[[], nn.Module]] = {
     widths=strategies.lists(strategies.integers(16, 300), min_size=1, max_size=3),
 )
 def test_the_plan_is_what_the_tensors_take(
-    teacher: str,
-    optimizers: list[str],
-    every: int,
-    cached: int,
-    buffers: bool,
-    averages: bool,
-    logs: bool,
-    hooked: bool,
-    summed: str,
-    widths: list[int],
-) -> None:
+    teacher: str, optimizers: list[str], every: int, cached: int, buffers: bool, averages: bool, logs: bool,
+    hooked: bool, summed: str, widths: list[int],
+) -> None:  # fmt: skip
     layers = [nn.Sequential(nn.Linear(64, width), nn.Tanh(), nn.Linear(width, 64)) for width in widths]
     model = nn.Sequential(*layers, *([nn.BatchNorm1d(64)] if buffers else []))
     frozen = TEACHERS[teacher]().requires_grad_(False)
