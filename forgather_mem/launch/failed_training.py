@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
-from forgather_mem.diagnose.oom.context import DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
-from forgather_mem.diagnose.oom.explanation import as_written, of_kept, of_prompts
+from forgather_mem.diagnose.oom.context import AHEAD, DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
+from forgather_mem.diagnose.oom.explanation import as_written, of_kept, of_loading, of_prompts
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
@@ -251,6 +251,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other" and not killed.has_trained
     between = f"after step {report.steps:,}: in a callback, or in code between steps"
     here = f"killed {between if is_between else f'in {killed.phase}'}"
+    if (loading := of_loading(_case_of(replace(report, killed=killed)))) is not None:
+        killed = replace(killed, why_now=loading)  # a first batch is no news beside it
     if planned is None:
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
@@ -311,8 +313,9 @@ def others_bytes_of(killed: KilledReport) -> int:
 
 
 def _of_others(killed: KilledReport, others_bytes: int) -> dict[str, int]:
-    workers_bytes = min(others_bytes, killed.workers_bytes or 0)
-    return {WORKERS: workers_bytes, "other processes": others_bytes - workers_bytes}
+    workers_bytes, ahead_bytes = min(others_bytes, killed.workers_bytes or 0), killed.ahead_bytes or 0
+    of_workers = {WORKERS: workers_bytes - ahead_bytes, AHEAD: ahead_bytes}
+    return {**of_workers, "other processes": others_bytes - workers_bytes}
 
 
 def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
@@ -337,7 +340,7 @@ def _measured(report: RunReport, killed: KilledReport) -> dict[str, int]:
     rest = _OF_PHASE.get(killed.phase, "after the training" if killed.has_trained else "other")
     known |= {"grown step by step": grown, _OF_STEP if is_in_step else UNSEEN: there, rest: left - grown - there}
     known |= _of_others(killed, others_bytes_of(killed))
-    return _with_size(known) if report.steps else {}
+    return _with_size(known) if report.steps or killed.workers_bytes else {}
 
 
 def _with_size(parts: Mapping[str, int]) -> dict[str, int]:

@@ -60,6 +60,7 @@ def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command
     reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
     if not trainings:
         reports = [_seen_from_outside(reports[0], seen, ended, phase)]
+    reports[-1] = _with_others(reports[-1], seen)
     unknown = ["the command has removed what its trainings noted"] * is_gone
     unknown += [sentence for report in reports for sentence in _unknown(report)]
     if command.is_python and ended.signal is None:
@@ -205,6 +206,23 @@ def _seen_by_parent(report: RunReport, sampler: Sampler, ended: Ended, phase: st
     return replace(report, killed=killed, host=replace(report.host, rss_peak_bytes=peak))
 
 
+def _with_others(report: RunReport, sampler: Sampler) -> RunReport:
+    """Of a process killed at the limit of its group: what others of that had then.
+
+    What is passed between processes counts for one that has touched it, or for none.
+    """
+    killed, host, loader = report.killed, report.host, report.run.settings.get("loader.num_workers", "")
+    if killed is None or not was_killed_for_memory(killed, host) or host.limit_kind != "cgroup":
+        return report
+    others = max(0, host.limit_bytes - max(host.rss_peak_bytes, killed.process_bytes or 0))
+    if num_workers := killed.num_workers or int(loader if loader.isdecimal() else 0):
+        workers, ahead = max(others, killed.workers_bytes or 0), min(others, sampler.shared_bytes)
+        killed = replace(killed, workers_bytes=workers, ahead_bytes=ahead, num_workers=num_workers)
+    elif not report.run.folder:
+        killed = replace(killed, others_bytes=others - (killed.workers_bytes or 0))
+    return replace(report, killed=killed)
+
+
 def _not_killed(report: RunReport) -> RunReport:
     """The report of a process that has ended by itself: without another end it called os._exit during its training."""
     if report.run.end != "killed" or report.run.world_size > 1:
@@ -245,13 +263,6 @@ def _seen_from_outside(report: RunReport, sampler: Sampler, ended: Ended, phase:
         from forgather_mem.system.memory_limit import limit_facts  # imports all probes: 20 ms
 
         host = replace(host, **limit_facts()._asdict())
-    if report.killed is not None and was_killed_for_memory(report.killed, host) and host.limit_kind == "cgroup":
-        # What is passed between processes counts for one that has touched it, or for none
-        others = max(0, host.limit_bytes - max(host.rss_peak_bytes, report.killed.process_bytes or 0))
-        num_workers = int(report.run.settings.get("loader.num_workers", 0))
-        workers = others if num_workers else report.killed.workers_bytes
-        killed = replace(report.killed, workers_bytes=workers, num_workers=num_workers)
-        report = replace(report, killed=replace(killed, others_bytes=others - (workers or 0)))
     if not report.run.folder and ended.code == 0:
         report = _ended_as(report, "finished")  # nothing else could tell
     return replace(report, run=replace(report.run, wall_s=ended.wall_s), host=host, peaks=())  # peaks belong to steps

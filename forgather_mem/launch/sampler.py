@@ -6,7 +6,7 @@ import os
 
 from forgather_mem.errors import missing
 from forgather_mem.formats.ring_writer import RingWriter
-from forgather_mem.system.cgroups import kill_counter
+from forgather_mem.system.cgroups import kill_counter, shared_bytes
 from forgather_mem.system.process_start import process_header
 from forgather_mem.telemetry import run_session
 
@@ -29,6 +29,8 @@ class Sampler:
         header: What is known of the process, for the report where nothing else of it is left.
         first_bytes: How large it was at the first look, 0 before that.
         last_bytes: How large it was at the last look.
+        shared_bytes: Of its control group when it had ended, beyond what there was before: what it has started has
+            that, as data workers do, which end some seconds later.
     """
 
     def __init__(self, folder: str | None, pid: int, command: Command) -> None:
@@ -36,7 +38,7 @@ class Sampler:
         self._statm, self._page_bytes = f"/proc/{pid}/statm", os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
         self._ring: RingWriter | None = None
-        self.kills = kill_counter()
+        self.kills, self.shared_bytes = kill_counter(), shared_bytes()
         self.header = {**process_header(pid, command.script, command.arguments), "kills": self.kills}
         if folder is not None:
             with missing(OSError):  # no space: then the report has the kernel's numbers
@@ -62,7 +64,8 @@ class Sampler:
         self._ring.sample(0, values, event="other")
 
     def end(self, ended: Ended) -> None:
-        """Record the kernel's peak, and, if no signal ended the process, that nothing is missing."""
+        """Record the kernel's peak, what is left, and, if no signal ended the process, that nothing is missing."""
+        self.shared_bytes = max(0, shared_bytes() - self.shared_bytes)
         if self._ring is not None:
             values = {"host/rss_peak_bytes": float(max(self._peak_bytes, ended.peak_bytes))}
             self._ring.sample(0, values, event="other")

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _MAX_COUNTERS_BYTES = 2**16
 _COUNTERS = {1: "memory.oom_control", 2: "memory.events"}
+_SHARED = {1: b"total_shmem", 2: b"shmem"}  # in memory.stat
 
 
 def memory_groups(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") -> Iterator[tuple[str, int]]:
@@ -62,6 +63,13 @@ def kill_counter(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") 
     return {}
 
 
+def shared_bytes(proc_root: str = "/proc", cgroup_root: str = "/sys/fs/cgroup") -> int:
+    """The shared memory of our control group, whoever has it mapped; 0 where nobody tells."""
+    groups = memory_groups(proc_root, cgroup_root)
+    told = (_read(f"{folder}/memory.stat", _SHARED[version]) for folder, version in groups)
+    return next((int(found["count"]) for found in told if found is not None), 0)
+
+
 def kills_since(counter: Mapping[str, Any], proc_root: str = "/proc") -> int | None:
     """How many more it has ended since; None if unknown: after a reboot, or if the group no longer exists."""
     if not counter or counter["boot"] != boot_id(proc_root):
@@ -71,10 +79,10 @@ def kills_since(counter: Mapping[str, Any], proc_root: str = "/proc") -> int | N
     return now["count"] - counter["count"] if now is not None and same else None
 
 
-def _read(path: str) -> dict[str, Any] | None:
+def _read(path: str, wanted: bytes = b"oom_kill") -> dict[str, Any] | None:
     with missing(OSError, ValueError), open_regular(path) as file:
         for line in file.read(_MAX_COUNTERS_BYTES).splitlines():
             name, _, value = line.partition(b" ")
-            if name == b"oom_kill":
+            if name == wanted:
                 return {"file": path, "inode": os.fstat(file.fileno()).st_ino, "count": int(value)}
     return None

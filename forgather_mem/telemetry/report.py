@@ -286,6 +286,7 @@ class KilledReport(ReportPart):
     file_bytes: int = field(default=0, metadata=RARE)  # of these, in pages of files, as of libraries
     workers_bytes: int | None = None  # pages that they share counted once
     others_bytes: int | None = field(default=None, metadata=RARE)  # the same of children that are not data workers
+    ahead_bytes: int | None = field(default=None, metadata=RARE)  # of these, in shared memory: batches that wait
     num_workers: int | None = None
     process_bytes_per_step: float | None = None
     workers_bytes_per_step: float | None = None

@@ -145,8 +145,12 @@ def test_what_workers_take_before_the_first_step_is_theirs(tmp_path: Path, group
     text = KILLS["workers"]
     report = report_of_a_kill(tmp_path, group, 500, text, "--advice-s", "0")
     assert report["killed"]["num_workers"] == 2, report["killed"]
-    assert report["killed"]["workers_bytes"] > 150 * MIB
-    assert "DataLoader(num_workers=0)" in [change["text"] for change in report["advice"]]
+    held = report["killed"]["in_use"]
+    assert held["batches loaded ahead"] > 100 * MIB, "shared memory, of no process"
+    assert sum(held.values()) == pytest.approx(500 * MIB, rel=0.02)
+    assert "batches loaded ahead by 2 workers x prefetch_factor 24." in report["killed"]["why_now"]
+    advice = [change["text"] for change in report["advice"]]
+    assert advice[:2] == ["DataLoader(prefetch_factor=2)", "DataLoader(num_workers=0)"]
 
 
 @pytest.mark.slow

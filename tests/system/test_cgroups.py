@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forgather_mem.system.cgroups import kill_counter, kills_since, memory_groups
+from forgather_mem.system.cgroups import kill_counter, kills_since, memory_groups, shared_bytes
 from tests.system import test_memory_limit as memory_limit
 
 
@@ -63,6 +63,20 @@ def test_without_a_group_the_machines_own_counter_serves(machine: Machine) -> No
     assert (before["count"], before["whose"]) == (4, "host")
     (machine.proc / "vmstat").write_text("nr_free_pages 7\noom_kill 6\n")
     assert machine.since(before) == 2
+
+
+@pytest.mark.parametrize(
+    ("lines", "path", "text"),
+    [
+        ("0::/job\n", "job/memory.stat", "anon 300\nfile 9\nshmem 70\n"),
+        ("4:memory:/job\n", "memory/job/memory.stat", "shmem 2\ntotal_shmem 70\n"),
+    ],
+)
+def test_a_group_tells_what_its_processes_share(machine: Machine, lines: str, path: str, text: str) -> None:
+    machine.process_in(lines)
+    assert shared_bytes(str(machine.proc), str(machine.cgroup)) == 0, "nobody tells"
+    machine.write(path, text)
+    assert shared_bytes(str(machine.proc), str(machine.cgroup)) == 70
 
 
 def test_another_group_or_another_boot_tells_nothing(machine: Machine) -> None:

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 FREE_HEAP = "gaps in the C library's heap"  # what it keeps of freed memory, among what is in use
 WORKERS = "data workers"
+AHEAD = "batches loaded ahead"  # by data workers, in shared memory; the training takes them later
+LOADS_AHEAD = 2  # of these each worker, by torch's default
 UNSEEN = "not looked into"  # where no memory was left for a census
 NO_GRAPH, DETACHED = "no_grad", "detach"  # of `Change.in_script`: who holds the graph
 EVALUATION = "evaluate"  # in its place: what any model computes there

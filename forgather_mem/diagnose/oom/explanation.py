@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from forgather_mem.diagnose.oom.batch_shapes import batch_in_words, news_of
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import AHEAD, RunSettings
 from forgather_mem.diagnose.oom.failure import NEEDLESS, Failure
 from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
@@ -49,6 +49,7 @@ _IN_WORDS = {
     "gradient_accumulation_steps": "gradients of {} batches in each step",
     "gradient_checkpointing": "activation checkpointing (torch.utils.checkpoint)",
     "dataloader_num_workers": "DataLoader(num_workers={})",
+    "dataloader_prefetch_factor": "DataLoader(prefetch_factor={})",
     "dataloader_pin_memory": "pin_memory={}",
     "optim": "the optimizer {}",
 }
@@ -241,6 +242,14 @@ def of_prompts(failure: Failure) -> str | None:
     of = f": {failure.batch.rows // times:,} prompts x {name} {times:,}" if name else ""
     most = f", at most {failure.new_tokens:,} new tokens each" if failure.new_tokens else ""
     return f"{batch_in_words(failure.batch)}{of}{most}."
+
+
+def of_loading(failure: Failure) -> str | None:
+    """That much is in batches which data workers have loaded ahead."""
+    size, each = failure.in_use.get(AHEAD, 0), failure.settings.number("loader.prefetch_factor")
+    if size <= WHEN.held_frac * sum(failure.in_use.values()):
+        return None
+    return f"{format_bytes(size)} are batches loaded ahead by {failure.num_workers} workers x prefetch_factor {each}."
 
 
 def _of_new_state(failure: Failure) -> str | None:

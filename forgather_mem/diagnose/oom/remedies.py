@@ -11,7 +11,7 @@ import importlib.util
 from collections.abc import Iterator
 from dataclasses import replace
 
-from forgather_mem.diagnose.oom.context import DETACHED, EVALUATION, NO_GRAPH, WORKERS, RunSettings
+from forgather_mem.diagnose.oom.context import AHEAD, DETACHED, EVALUATION, LOADS_AHEAD, NO_GRAPH, WORKERS, RunSettings
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH, PINNED
 from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
@@ -171,10 +171,19 @@ def _fewer_predictions(failure: Failure) -> Iterator[Change]:
 
 
 def _fewer_workers(failure: Failure) -> Iterator[Change]:
-    hold_much = failure.in_use.get(WORKERS, 0) > WHEN.held_frac * sum(failure.in_use.values())
+    held_bytes = failure.in_use.get(WORKERS, 0) + failure.in_use.get(AHEAD, 0)
+    hold_much = held_bytes > WHEN.held_frac * sum(failure.in_use.values())
     workers = failure.num_workers or failure.settings.number("dataloader_num_workers", 0)
     if workers and (failure.phase == "data" or hold_much):
         yield setting("samples are made in this process", dataloader_num_workers=0)
+
+
+def _less_ahead(failure: Failure) -> Iterator[Change]:
+    each, ahead_bytes = failure.settings.number("loader.prefetch_factor", LOADS_AHEAD), failure.in_use.get(AHEAD, 0)
+    freed_bytes = ahead_bytes - ahead_bytes * LOADS_AHEAD // each
+    if freed_bytes > WHEN.held_frac * sum(failure.in_use.values()):
+        note = f"up to {format_bytes(freed_bytes)} less: each worker loads {LOADS_AHEAD} batches ahead, not {each}"
+        yield setting(note, dataloader_prefetch_factor=LOADS_AHEAD)
 
 
 def _generation(failure: Failure) -> Iterator[Change]:
@@ -372,6 +381,7 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy(_PASSES, NOTHING, _each_pass, "the loss may be no sum"),
     Remedy(_ANYWHERE, NOTHING, _keep_less, "nobody knows what may go"),
     Remedy("library callback copy", NOTHING, _callbacks, "a plan calls no other callback"),
+    Remedy(_ANYWHERE, NOTHING, _less_ahead, "no plan has workers", is_cause=True),
     Remedy(_PASSES, NUMBERS, _no_batch_fits, "another training", is_cause=True),
     Remedy(_PASSES, NOTHING, smaller_batches, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
     Remedy(_PASSES, NOTHING, _attention, PLANNED, reduces=ACTIVATIONS),

@@ -8,7 +8,7 @@ from typing import Any, get_args
 import pytest
 
 from forgather_mem.diagnose.oom import memory_in_use, remedies
-from forgather_mem.diagnose.oom.context import RunSettings
+from forgather_mem.diagnose.oom.context import AHEAD, RunSettings
 from forgather_mem.diagnose.oom.explanation import explained
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, OF_TORCH, PINNED
@@ -68,6 +68,11 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("backward", {}, "gradient_checkpointing=True"),
     ("optimizer", {}, "optim='adafactor'"),
     ("data", {"arguments": {"dataloader_num_workers": 4}}, "dataloader_num_workers=0"),
+    (
+        "forward",
+        {"in_use": {AHEAD: GIB}, "arguments": {"loader.prefetch_factor": "16"}},
+        "dataloader_prefetch_factor=2",
+    ),
     ("evaluate", {"arguments": {"per_device_eval_batch_size": 8}}, "per_device_eval_batch_size=2"),
     ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
     ("evaluate", {"has_metrics": True, "returned": "output_attentions"}, "model.config.output_attentions = False"),
