@@ -295,8 +295,9 @@ def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequen
     case = _case_of(replace(report, killed=killed))
     inside = f"{case.line} was running." if case.line else of_kept(case)
     words = [*here, (of_prompts(case) if case.phase == "generate" else inside) or "", killed.why_now or ""]
-    workers = f"{format_bytes(killed.workers_bytes or 0)} are in data workers, pages that they share counted once."
-    words += [workers] * ((killed.workers_bytes or 0) > WHEN.held_frac * report.host.limit_bytes)
+    own_bytes = (killed.workers_bytes or 0) - (killed.ahead_bytes or 0)
+    workers = f"{format_bytes(own_bytes)} are in data workers, pages that they share counted once."
+    words += [workers] * (own_bytes > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
     grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step."
     words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
