@@ -191,7 +191,7 @@ def added_to(file: str, line: int) -> str | None:
     rest = [one for one in found[1:] if all(one is not part for part in ast.walk(found[0]))]
     # The last ones of a heap are not the latest
     one = found[0] if found and not rest and "heappush" not in map(_called, nodes) else None
-    gets = isinstance(one, ast.Call) and _method(one) in _ITEMS  # an entry, made if it is not there
+    gets = isinstance(one, ast.Call) and _method(one) in _ITEMS and bool(one.args)  # an entry, made if it is not there
     parts = [one.func.value, one.args[0]] if gets else [one] if one is not None else []  # type: ignore[union-attr]
     texts = [ast.get_source_segment("".join(linecache.getlines(file)), part) or "\n" for part in parts]
     return None if not texts or "\n" in "".join(texts) else "[".join(texts) + "]" * gets

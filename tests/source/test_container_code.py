@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from forgather_mem.source.container_code import adding_lines, is_joined
+from forgather_mem.source.container_code import added_to, adding_lines, is_joined
 from tests.heap.users_modules import make_module, named
 
 pytestmark = pytest.mark.alone(forked=True)
@@ -81,3 +81,8 @@ for x in range(50):
     assert {name: [line for _, line in found] for name, found in lines.items()} == {
         "kept": [6], "recent": [7], "total": [8],
     }  # fmt: skip
+
+
+def test_what_a_call_of_get_without_an_argument_returns_is_no_entry(tmp_path: Path) -> None:
+    (file := tmp_path / "registered.py").write_text("registry.get().append(x)\n")
+    assert added_to(str(file), 1) == "registry.get()"
