@@ -368,7 +368,7 @@ def _less_in(held: Holding, loads: bool) -> Change:
     if loads and (held.kind == "object" or held.num_items <= 1):  # of several copies some may go
         return doing(f"use {held.name} again, or delete it before: {size}")
     if held.is_joined:
-        note = "it is joined afterwards, which takes as much again"
+        note = "it is joined afterwards, which may take as much again"
         return doing(f"keep a running count or sum instead of {held.name}: {size}", note, **{held.name: 0})
     items = f"{held.num_items:,} entries: at most {held.num_items // 2:,}" if held.num_items > 1 else ""
     return doing(f"keep less in {held.name}: {size}", items, **{held.name: held.num_items // 2})
