@@ -57,7 +57,8 @@ def report_outcome(folder: SessionFolder, arguments: Arguments, command: Command
     phase = [*firsts, "other"][-2:][0].partition("\t")[0]
     report = _seen_by_parent(_finished(last, command, ended, start, word), seen, ended, phase)
     asked = dict(one.split("=", 1) for told in firsts for one in told.split("\t") if "=" in one)
-    reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked})))
+    of_loop = {name: told for name, told in report.run.settings.items() if name.startswith("generate.")}  # came later
+    reports.append(replace(report, run=replace(report.run, settings={**report.run.settings, **asked, **of_loop})))
     if not trainings:
         reports = [_seen_from_outside(reports[0], seen, ended, phase)]
     reports[-1] = _with_others(reports[-1], seen)

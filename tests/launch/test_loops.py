@@ -197,16 +197,19 @@ def test_a_kill_in_compute_metrics_is_told_with_its_line(tmp_path: Path, calls: 
 
 @pytest.mark.fresh
 def test_a_plain_loop_that_is_killed_is_told_of_with_its_last_step(tmp_path: Path) -> None:
-    ends = "hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=8, n_head=1)).generate(torch.ones(1, 2, dtype=int), "
+    ends = "speaker.generate(torch.ones(1, 2, dtype=int), "
     ends += "return_dict_in_generate=True, output_scores=True, "
     ends += "logits_processor=[lambda *_: time.sleep(1.5) or os.kill(os.getpid(), 9)])"
     text = PLAIN.replace("kept.append(", f"step == 40 and (torch.save(1, io.BytesIO()), {ends}) or (")
-    (tmp_path / "script.py").write_text(f"import io, os, time, transformers as hf\n{text}main(100)\n")
+    begin = "import io, os, time, transformers as hf\nspeaker = hf.GPT2LMHeadModel(hf.GPT2Config(n_embd=8, n_head=1))\n"
+    before = "speaker.generate(torch.ones(4, 2, dtype=int), max_new_tokens=1)\n"
+    (tmp_path / "script.py").write_text(f"{begin}{text}{before}main(100)\n")
     assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
     report = report_in(tmp_path)
     assert (report["killed"]["phase"], 40 < report["killed"]["step"] < 43) == ("generate", True)
     settings = report["run"]["settings"]
     assert (settings["generate.returns"], settings["save.into"]) == ("output_scores", "BytesIO")
+    assert settings["generate.rows"] == "1", "of the one that ran, not of one before the loop"
     assert report["run"]["wall_s"] > report["killed"]["silent_s"] > 1.4, "up to its end, not its last record"
 
 
