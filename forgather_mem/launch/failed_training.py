@@ -257,7 +257,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
-    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
+    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy", "kept"))]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
