@@ -310,7 +310,7 @@ def _needless(failure: Failure) -> Iterator[Change]:
             note = f"no optimizer has its parameters, but a backward pass through it takes {size}"
             yield doing(f"torch.no_grad() around what {held.name} computes", note, **{NO_GRAPH: held.name})
         elif is_evaluation and (held.kind == "earlier" or (held.kind == "activations" and held.num_passes)):
-            of = f", and {held.name} keeps" if held.name else ", but it keeps"
+            of = f", and {held.name} keeps" if held.name else "; its graphs take"
             note = f"no backward pass follows{of} {size}"
             yield doing("torch.no_grad() around the evaluation", note, **{NO_GRAPH: EVALUATION})
         elif held.kind == "earlier":
