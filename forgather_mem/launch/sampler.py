@@ -29,8 +29,8 @@ class Sampler:
         header: What is known of the process, for the report where nothing else of it is left.
         first_bytes: How large it was at the first look, 0 before that.
         last_bytes: How large it was at the last look.
-        shared_bytes: Of its control group when it had ended, beyond what there was before: what it has started has
-            that, as data workers do, which end some seconds later.
+        shared_bytes: Of its control group at the last look or when it had ended, whichever is more, beyond what there
+            was before: what it has started has that, as data workers do, which end some seconds later or were killed.
     """
 
     def __init__(self, folder: str | None, pid: int, command: Command) -> None:
@@ -38,7 +38,7 @@ class Sampler:
         self._statm, self._page_bytes = f"/proc/{pid}/statm", os.sysconf("SC_PAGE_SIZE")
         self._peak_bytes = 0
         self._ring: RingWriter | None = None
-        self.kills, self.shared_bytes = kill_counter(), shared_bytes()
+        self.kills, self._before, self.shared_bytes = kill_counter(), shared_bytes(), 0
         self.header = {**process_header(pid, command.script, command.arguments), "kills": self.kills}
         if folder is not None:
             with missing(OSError):  # no space: then the report has the kernel's numbers
@@ -47,6 +47,7 @@ class Sampler:
     def look(self) -> None:
         """Record the current size."""
         resident = shared = 0
+        self.shared_bytes = max(0, shared_bytes() - self._before)
         with missing(OSError, ValueError), open(self._statm, "rb") as file:  # it may have just exited
             _, resident, shared, *_ = map(int, file.read().split())
         rss_bytes = resident * self._page_bytes
@@ -65,7 +66,7 @@ class Sampler:
 
     def end(self, ended: Ended) -> None:
         """Record the kernel's peak, what is left, and, if no signal ended the process, that nothing is missing."""
-        self.shared_bytes = max(0, shared_bytes() - self.shared_bytes)
+        self.shared_bytes = max(self.shared_bytes, shared_bytes() - self._before)
         if self._ring is not None:
             values = {"host/rss_peak_bytes": float(max(self._peak_bytes, ended.peak_bytes))}
             self._ring.sample(0, values, event="other")
