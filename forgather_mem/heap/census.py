@@ -337,8 +337,8 @@ class _Census:
             of_step = is_running or (self._in_step and owner == position and not is_sum and not is_over)
             if is_running and tensor.numel() == 1:  # a loss; a sum in a model joins no passes
                 self._count_uses(tensor, owner, trained, is_sum)
-            # Its memory is the last operation's, too
-            kept = [saved_by(operation) for operation in operations] + [storages_of(tensor)] * is_running
+            own = dict(storages_of(tensor))  # the last operation's, too
+            kept = [saved_by(operation) for operation in operations] + [own.items()] * is_running
             is_second = is_running and makes_graph
             for operation, storages in zip([*operations, tensor.grad_fn], kept, strict=False):
                 is_second |= operation.name().count("Backward") > 1  # a backward pass has made it, or what is below it
@@ -348,7 +348,9 @@ class _Census:
                 key = kind, vain or (self._name(owner) if kind == "earlier" else "")
                 key = ("object", OF_GRADIENT) if is_second and kind == "activations" else key
                 self._vain[operation] = vain
-                if new := self._new_of(dict(storages)):
+                # What the tensor itself has stays without its graph
+                beyond = {one: size for one, size in storages if kind != "earlier" or one not in own}
+                if new := self._new_of(beyond):
                     self._parts[key] += sum(new.values())
                     self._of_pass[key].add(number)
 

@@ -432,6 +432,25 @@ def test_passes_that_nobody_has_heard_are_told_by_the_losses_that_are_kept() -> 
     assert "graphs of 3 earlier passes in `losses` of accumulates()" in {held.part for held in found.values()}
 
 
+def test_what_a_result_has_itself_is_its_holders_and_no_graph_that_detach_would_free() -> None:
+    model, optimizer = trained()
+    passes: list[int] = []
+
+    def collects() -> None:
+        shares = []
+        for _ in range(3):
+            passes.append(number())
+            out = model(torch.ones(1024, 512))
+            shares.append(out.softmax(-1))
+            out.mean().backward()
+        passes.append(number())
+        raise MemoryError
+
+    found = sizes(census(collects, model, optimizer, passes))
+    assert found["`shares` of collects()"] == 6
+    assert not any("graphs" in part for part in found)
+
+
 def test_a_graph_of_an_earlier_step_is_told_as_such() -> None:
     model, optimizer = trained()
 
