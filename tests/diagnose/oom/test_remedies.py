@@ -77,7 +77,7 @@ PLACES: list[tuple[str, dict[str, Any], str]] = [
     ("evaluate", {"has_metrics": True}, "prediction_loss_only=True"),
     ("evaluate", {"has_metrics": True, "returned": "output_attentions"}, "model.config.output_attentions = False"),
     ("generate", {}, "generate from one prompt at a time"),
-    ("generate", {"each_prompt": ("num_beams", 4)}, "a smaller num_beams"),
+    ("generate", {"each_prompt": ("num_beams", 4)}, "num_beams=1"),
     ("save", {}, "save_strategy='no'"),
     ("save", {"is_trainers": False}, "torch.save to a file, of the model, then of the optimizer"),
     ("save", {"frames": ("_save_optimizer_and_scheduler",)}, "save_only_model=True"),
