@@ -85,7 +85,7 @@ class KillInPlan(ReportPart):
         room_bytes: What was left for them.
         parts: What they are for.
         is_shown: Whether that is as much as there was, so that the plan shows why.
-        line, line_bytes: The user's own line that has made half of them or more, if there is one, and how much.
+        line, line_bytes: The user's own line that has made a third of them or more, if there is one, and how much.
         held: What had come into variables by then, as in `FailedTraining`.
     """
 
@@ -257,14 +257,14 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         return _explained_as_measured(report, killed, [f"{here}."] * is_between)
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
-    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy", "kept"))]
+    kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
     if kept and -rest >= sum(planned.parts[part] for part in kept):  # more than that has grown until a later step
         return explained_kill(report, killed, None)
     needed = "at most " * (planned.phase in ("data", BETWEEN) or bool(kept)) + needed  # in its last step, perhaps
     graphs = [part for part in planned.parts if part.startswith("graph") and part not in planned.held]
     # What was read stands in place of what a plan calls what it is kept in, or what it was made as
-    had = {part: size for part, size in planned.parts.items() if part not in kept or not planned.held}
-    had |= planned.held
+    replaced = (*kept, "kept") * bool(planned.held)
+    had = {part: size for part, size in planned.parts.items() if part not in replaced} | dict(planned.held)
     if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
         read = report.breakdown.sizes()
         had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
@@ -279,7 +279,7 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
-        largest = f": {part} {format_bytes(planned.parts[part])}" * (not planned.held or part not in kept)
+        largest = f": {part} {format_bytes(planned.parts[part])}" * (part not in replaced)
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
         made = f", {format_bytes(planned.line_bytes)} of all made at {planned.line}" if planned.line else ""
         why = f"{where} takes {needed} of tensors (planned{largest}{made}); {room} were left, with gaps between them."

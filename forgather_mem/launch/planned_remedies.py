@@ -367,7 +367,7 @@ class _Planner:
         # What of others' was there when the training began is in both
         left, phase = room + _others(row.parts), BETWEEN if self._failed.phase == "other" else row.phase
         made = self.own.trace.made_at(row.step, row.phase)
-        line, line_bytes = (line_name(*made[0]), made[1]) if made and 2 * made[1] >= row.bytes else ("", 0)
+        line, line_bytes = (line_name(*made[0]), made[1]) if made and 3 * made[1] >= row.bytes else ("", 0)
         self._found.kills.append(
             KillInPlan(
                 phase=phase, num_bytes=row.bytes, room_bytes=left, parts=parts, is_shown=shows,
