@@ -87,7 +87,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     # No batch is small enough for a leak
     changes = as_written([cure] if is_leak else may_help(failure), settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
-    why = _why_now(failure)
+    why = why_now(failure)
     # In a first phase it is of what is held, too
     others = why, None if why and failure.phase not in _FIRST else _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
@@ -116,7 +116,7 @@ def sentence(failure: Failure) -> str:
     return f"out of memory{where}: {failure.found}{limit}"
 
 
-def _why_now(failure: Failure) -> str | None:
+def why_now(failure: Failure) -> str | None:
     """The reason that best explains why memory did not run out earlier; None if unknown."""
     if failure.found.kind in _OF_KIND:
         return _OF_KIND[failure.found.kind]
@@ -131,7 +131,7 @@ def _why_now(failure: Failure) -> str | None:
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
     if failure.phase == "generate":
-        return of_prompts(failure)
+        return _of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -140,8 +140,8 @@ def _why_now(failure: Failure) -> str | None:
         batch = failure.batch if failure.phase == "evaluate" else None
         of = f", of {batch_in_words(batch)}" if batch is not None else ""
         first = f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}."
-        return " ".join(filter(None, (first, of_kept(failure))))
-    return of_kept(failure)
+        return " ".join(filter(None, (first, _of_kept(failure))))
+    return _of_kept(failure)
 
 
 def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
@@ -227,14 +227,14 @@ def _of_batch(failure: Failure) -> str | None:
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
-def of_kept(failure: Failure) -> str | None:
+def _of_kept(failure: Failure) -> str | None:
     """What an evaluation keeps until its end; None where that is not known."""
     asked = f", and what is returned for {failure.settings.returned}" if failure.settings.returned else ""
     keeps = failure.phase == "evaluate" and (keeps_predictions(failure) or keeps_steps(failure))
     return f"All predictions are kept until its end{asked}." if keeps else None
 
 
-def of_prompts(failure: Failure) -> str | None:
+def _of_prompts(failure: Failure) -> str | None:
     """What a generation was to make; None where nobody knows."""
     if failure.batch is None:
         return None
