@@ -18,12 +18,12 @@ from forgather_mem.diagnose.oom.remedy import WHEN, doing
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
-from forgather_mem.telemetry.report import THERE_BEFORE, Change, KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report import TENSORS, THERE_BEFORE, Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
-_TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_TENSORS = (*TENSORS, "activations", "evaluation", "the batch")
 NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"

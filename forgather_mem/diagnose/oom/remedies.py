@@ -18,7 +18,7 @@ from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.diagnose.oom.remedy import ACTIVATIONS, NOTHING, NUMBERS, SPEED, WHEN, Remedy, doing, setting
 from forgather_mem.heap.census import Holding
 from forgather_mem.telemetry.events import PHASES, STEP_PHASES
-from forgather_mem.telemetry.report import Change
+from forgather_mem.telemetry.report import TENSORS, Change
 from forgather_mem.units import MIB, format_bytes
 
 _PHASES = " ".join(PHASES)
@@ -26,7 +26,6 @@ _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
-_OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
 _OF_STEPS = "`_PredictionLoop._predictions`"  # where Lightning keeps what the steps of a prediction have returned
 PREDICTS = ("predict",)  # the functions of a process that was killed in a Trainer's prediction
@@ -397,9 +396,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
     Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*TENSORS, *ACTIVATIONS)),
     Remedy("startup", NUMBERS, _half_weights, "a plan begins after it"),
-    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=_OF_PARAMETERS),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=TENSORS),
     Remedy("save", NOTHING, _checkpoints, "by what was in use, or nobody knows"),
     Remedy("resume", NUMBERS, _resuming, "a plan begins after it"),
 )
