@@ -128,8 +128,7 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     results = sum(size for part, size in failure.in_use.items() if part.startswith("evaluation ("))
     # A Trainer that joins asks for what it has and the next batch's, so for twice that at most
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
-    kept = (held for held in failure.census if held.grows or held.kind == "earlier")
-    keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
+    keeps = failure.keeps_graphs or any(held.grows or held.kind == "earlier" for held in held_much(failure))
     if keeps or joins or "predict" in failure.functions or keeps_steps(failure):
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
@@ -147,7 +146,12 @@ def keeps_predictions(failure: Failure) -> bool:
 def keeps_steps(failure: Failure) -> bool:
     """Whether Lightning keeps what each step of a prediction returns, until its end."""
     is_told = bool(failure.settings.arguments.get("evaluate.keeps"))
-    return is_told or any(held.name == _OF_STEPS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    return is_told or any(held.name == _OF_STEPS for held in held_much(failure))
+
+
+def held_much(failure: Failure) -> list[Holding]:
+    """What is much of all that was in use, and of what was asked for."""
+    return [held for held in failure.census if failure.is_much(held, WHEN.held_frac)]
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
