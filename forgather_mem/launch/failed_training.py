@@ -294,9 +294,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
 def _explained_as_measured(report: RunReport, killed: KilledReport, case: Failure, here: str) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
     words = [here, f"{case.line} was running." if case.line else why_now(case) or "", killed.why_now or ""]
-    own_bytes = (killed.workers_bytes or 0) - (killed.ahead_bytes or 0)
-    workers = f"{format_bytes(own_bytes)} are in data workers, pages that they share counted once."
-    words += [workers] * (own_bytes > WHEN.held_frac * report.host.limit_bytes)
+    workers = f"{format_bytes(case.in_use[WORKERS])} are in data workers, pages that they share counted once."
+    words += [workers] * (case.in_use[WORKERS] > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
     grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step."
     words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))
