@@ -46,9 +46,13 @@ class Key(NamedTuple):
     rare: bool
 
 
-@functools.cache
 def keys_of(part: type) -> dict[str, Key]:
     """The keys of a part by name, in the order in which they are written."""
+    return _keys_of(part)
+
+
+@functools.cache
+def _keys_of(part: type) -> dict[str, Key]:
     kinds = get_type_hints(part, include_extras=True)
     return {one.name: _key(one, kinds[one.name]) for one in fields(part)}
 
