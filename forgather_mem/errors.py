@@ -28,12 +28,16 @@ class ForgatherMemError(Exception):
     """Base of the errors that this library raises on purpose, except plain `ValueError` for a bad argument."""
 
 
-class UsageError(ForgatherMemError):
-    """A command line can't be understood; the message says why, `hint` what to do."""
+class Hinted(Exception):
+    """The message says what is wrong, `hint` what to do."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message)
         self.hint = hint
+
+
+class UsageError(Hinted, ForgatherMemError):
+    """A command line can't be understood."""
 
 
 class PlanError(ForgatherMemError):

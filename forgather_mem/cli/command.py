@@ -130,6 +130,15 @@ def command_of(words: Sequence[str]) -> Command:
     raise UsageError(f"{first!r} is neither a file nor a command", near or "give a script, -m module, or a command")
 
 
+def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """These variables, by which every Python below us, whatever the launcher, starts with our hook.
+
+    It finds a folder with a sitecustomize.py. An empty entry would mean the current folder.
+    """
+    site = os.path.join(os.path.dirname(os.path.dirname(__file__)), "launch", "on_path")
+    return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (site, environment.get("PYTHONPATH"))))}
+
+
 def _options_of_python(words: Sequence[str]) -> int:
     """How many of the words behind `python` are its own options; what follows is a script, `-m` or `-c`."""
     number = 0

@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import forgather_mem
 from forgather_mem.cli.app import complain
-from forgather_mem.cli.command import FAILURE, command_of
+from forgather_mem.cli.command import FAILURE, command_of, with_hook
 from forgather_mem.cli.output import json_text, print_text
 from forgather_mem.cli.parser import CommandParser, size_bytes, whole_number
 from forgather_mem.errors import ForgatherMemError, UsageError
@@ -40,7 +39,6 @@ _QUIET = {
     "WANDB_MODE": "disabled",
 }
 _FOLDERS = "CLEARML_CACHE_DIR", "COMET_OFFLINE_DIRECTORY", "TMPDIR", "TRACKIO_DIR"  # for what goes with the plan
-_SITE = os.path.join(os.path.dirname(forgather_mem.__file__), "launch", "on_path")
 
 
 def add_arguments(parser: CommandParser) -> None:
@@ -160,8 +158,7 @@ def _progress() -> _Tell:
 
 def _environment(folder: str) -> dict[str, str]:
     """The variables of a process whose script is planned, as the request in this folder says."""
-    environment = {name: value for name, value in os.environ.items() if name != run_session.FOLDER}
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
+    environment = with_hook({name: value for name, value in os.environ.items() if name != run_session.FOLDER})
     environment[run_session.PLAN] = folder
     environment |= {**_QUIET, **dict.fromkeys(_FOLDERS, folder), "MLFLOW_TRACKING_URI": f"sqlite:///{folder}/mlflow.db"}
     # No script shall find a device: none is needed, and its memory may be in use

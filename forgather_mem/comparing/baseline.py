@@ -16,16 +16,16 @@ from forgather_mem.comparing.causes import changed, leading
 from forgather_mem.comparing.side import HELD, held_bytes
 from forgather_mem.errors import ForgatherMemError
 from forgather_mem.files import read_regular, write_chosen_file
-from forgather_mem.telemetry.report import Breakdown, HostMemory, Planned, PlannedPhase, RunReport, Training
+from forgather_mem.telemetry.report import TENSORS, Breakdown, HostMemory, Planned, PlannedPhase, RunReport, Training
 from forgather_mem.telemetry.report_part import RARE, ReportPart
 from forgather_mem.telemetry.report_schema import checked, from_dict, to_dict
 from forgather_mem.units import MIB, format_bytes, format_share
 
 # Less is no growth: on the host, of what the C library's allocator counts, and of what is counted tensor by tensor
 _LEAST_RESIDENT, _LEAST_ALLOCATED = 2**25, 2**20
-_PLANNED, _PARTS = "planned peak", ("parameters", "gradients", "optimizer")
+_PLANNED = "planned peak"
 _OTHER = "name another file, or remove it: --update-baseline writes a new one; of a plan: forgather-mem compare"
-_LEAST = {**dict.fromkeys((_PLANNED, *_PARTS), 0), **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED)}
+_LEAST = {**dict.fromkeys((_PLANNED, *TENSORS), 0), **dict.fromkeys(("activations", HELD), _LEAST_ALLOCATED)}
 
 
 class NoBaseline(ForgatherMemError):
@@ -58,7 +58,7 @@ class TrainingSizes(ReportPart):
             peak_bytes = self.counted.get(_PLANNED, 0)
             phase = max(self.phases, key=lambda one: one.bytes).phase
             return RunReport(run=run, planned=Planned(planned_bytes=peak_bytes, phase=phase, phases=self.phases))
-        parts = from_dict(Breakdown, {part: self.counted.get(part, 0) for part in _PARTS})
+        parts = from_dict(Breakdown, {part: self.counted.get(part, 0) for part in TENSORS})
         held_bytes = self.counted.get(HELD)
         host = HostMemory(
             rss_peak_bytes=self.resident.get("host", 0),
@@ -168,7 +168,7 @@ def _sizes(report: RunReport) -> TrainingSizes:
     if report.planned is not None:
         counted[_PLANNED] = report.planned.planned_bytes
     elif parts.parameters:
-        counted |= {part: getattr(parts, part) for part in _PARTS}
+        counted |= {part: getattr(parts, part) for part in TENSORS}
     if report.planned is None and report.host.activations_bytes:
         counted["activations"] = report.host.activations_bytes
     if (held := held_bytes(report)) is not None:

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from forgather_mem.telemetry.report import LeakReport, Planned, RunReport
+from forgather_mem.telemetry.report import TENSORS, LeakReport, Planned, RunReport
 
 PEAK, STARTUP, WORKERS, LEAK = "peak", "in startup", "data workers", "leak"
 PLANNED = "planned"  # all tensors of a plan
@@ -23,8 +23,7 @@ _RESIDENT = 0.04, 2**24
 _STARTUP = 0.02, 2**23  # before the first step nothing has been freed
 # Student's t for 99 % on both sides by degrees of freedom, at least; rounded up
 _STUDENT = ((20, 2.85), (10, 3.17), (8, 3.36), (6, 3.71), (5, 4.04), (4, 4.61), (3, 5.85), (2, 9.93))
-_EXACT_PARTS = ("parameters", "gradients", "optimizer")
-MODEL_PARTS = (*_EXACT_PARTS, "activations")
+MODEL_PARTS = (*TENSORS, "activations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +130,7 @@ def differences(before: Side, after: Side, place: str) -> list[Difference]:
     counted = place == "host" and all(one.host.activations_bytes for one in (*before.reports, *after.reports))
     olds, news = before.sizes(place, counted), after.sizes(place, counted)
     # Of a side that does not know its model it is in what is held, and in the rest
-    without = () if before.knows_model == after.knows_model else (*_EXACT_PARTS, HELD, "other")
+    without = () if before.knows_model == after.knows_model else (*TENSORS, HELD, "other")
     found = [_difference(name, olds[name], news[name], place) for name in olds if name in news and name not in without]
     gradients = next((abs(one.bytes) for one in found if one.name == "gradients"), 0.0)
     for number, one in enumerate(found):
@@ -151,7 +150,7 @@ def _sizes(report: RunReport, place: str, counted: bool) -> Iterator[tuple[str, 
     others = report.run.settings.get("other_models.bytes", "")
     parts = report.breakdown.sizes() if counted or report.breakdown.parameters else {}
     if parts and place == "host":
-        known = {name: parts[name] for name in _EXACT_PARTS}
+        known = {name: parts[name] for name in TENSORS}
         if counted:  # a rise of resident memory is no size of activations
             known["activations"] = report.host.activations_bytes
         parts = {**known, "other": peak - sum(known.values())}
@@ -192,7 +191,7 @@ def _difference(name: str, before: Sequence[int], after: Sequence[int], place: s
 
 
 def _tolerance(name: str, place: str) -> tuple[float, int]:
-    if name in (*_EXACT_PARTS, OTHERS):
+    if name in (*TENSORS, OTHERS):
         return _COUNTED
     if place == "device":
         return _ON_DEVICE

@@ -37,7 +37,7 @@ class _Sizes(ReportPart):
     """A `Series`: how many readings it has seen, and its points."""
 
     seen: int
-    points: tuple[tuple[float, ...], ...]
+    points: tuple[tuple[float, float], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class _SoFar(ReportPart):
     num_costs: int
     leak_step: int
     latest: Mapping[str, float]
-    spans: Mapping[str, tuple[float, ...]]
+    spans: Mapping[str, tuple[float, float, float, float, float]]
     since_step: int | None
     growth: Mapping[str, _Sizes]
     findings: tuple[_Told, ...]
@@ -98,9 +98,8 @@ def read_summary(value: object) -> RunSummary | None:
     if so_far is None or not _is_possible(so_far):
         return None
     summary = RunSummary()
-    for name in (*_PLAIN, "told"):
+    for name in (*_PLAIN, "latest", "told"):
         setattr(summary, name, getattr(so_far, name))
-    summary.latest, summary.rises = dict(so_far.latest), dict(so_far.rises)
     for name, (first, last, highest, step, read) in so_far.spans.items():
         summary.add_span(name, GaugeRange(first, last, highest, int(step), None, int(read)))
     summary.growth.since_step = so_far.since_step
@@ -124,7 +123,5 @@ def _is_possible(so_far: _SoFar) -> bool:
         and all(map(is_known, so_far.latest))
         and all(map(is_spanned, so_far.spans))
         and so_far.rises.keys() <= so_far.spans.keys()
-        and all(len(numbers) == 5 for numbers in so_far.spans.values())
         and so_far.growth.keys() == (set() if so_far.since_step is None else GAUGES.keys())
-        and all(len(row) == 2 for sizes in so_far.growth.values() for row in sizes.points)
     )

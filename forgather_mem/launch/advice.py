@@ -61,10 +61,9 @@ def with_planned_advice(report: RunReport, command: Command, most_s: float) -> R
         answer = _answer(command, failed, most_s)
     except KeyboardInterrupt:
         return _not_planned(report, "interrupted")
-    if isinstance(at, KilledReport):
-        where = checked(KillInPlan, answer["killed"]) if answer.get("killed") else None
+    if isinstance(at, KilledReport) and (where := checked(KillInPlan, answer.get("killed"))) is not None:
         report = replace(report, killed=explained_kill(report, at, where))
-        if where is not None and where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
+        if where.parts.get("results", 0) > where.room_bytes:  # as much is kept of smaller batches
             rest = tuple(one for one in report.advice if "per_device_eval_batch_size" not in one.set)
             report = replace(report, advice=rest)
     planned = checked(tuple[Change, ...], answer.get("changes")) or ()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
 from forgather_mem.diagnose.oom.context import AHEAD, DETACHED, FREE_HEAP, NO_GRAPH, UNSEEN, WORKERS, RunSettings
-from forgather_mem.diagnose.oom.explanation import as_written, of_kept, of_loading, of_prompts
+from forgather_mem.diagnose.oom.explanation import as_written, of_loading, why_now
 from forgather_mem.diagnose.oom.failure import Failure
 from forgather_mem.diagnose.oom.messages import OF_TORCH
 from forgather_mem.diagnose.oom.remedies import PREDICTS, may_help
@@ -18,12 +18,12 @@ from forgather_mem.diagnose.oom.remedy import WHEN, doing
 from forgather_mem.engine.settings import OF_GENERATE
 from forgather_mem.reporting.problems import PLANNED_PHASES, was_killed_for_memory
 from forgather_mem.telemetry.events import OPAQUE_PHASES, STEP_PHASES
-from forgather_mem.telemetry.report import THERE_BEFORE, Change, KilledReport, OomReport, RunReport
+from forgather_mem.telemetry.report import TENSORS, THERE_BEFORE, Change, KilledReport, OomReport, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, Signed
 from forgather_mem.units import format_bytes
 
 # Of what a report finds in use, what a plan has, too; the rest is beside it whatever the training
-_TENSORS = ("parameters", "gradients", "optimizer", "activations", "evaluation", "the batch")
+_TENSORS = (*TENSORS, "activations", "evaluation", "the batch")
 NOBODY = "", 0, 0
 BETWEEN = "code between steps"  # as the phase of a kill in a plan
 HARD_LIMIT = "a hard limit can't be raised; a soft one can: ulimit -S"
@@ -251,10 +251,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     is_between = report.steps > 0 and killed.phase == "other" and not killed.has_trained
     between = f"after step {report.steps:,}: in a callback, or in code between steps"
     here = f"killed {between if is_between else f'in {killed.phase}'}"
-    if (loading := of_loading(_case_of(replace(report, killed=killed)))) is not None:
+    case = _case_of(replace(report, killed=killed))
+    if (loading := of_loading(case)) is not None:
         killed = replace(killed, why_now=loading)  # a first batch is no news beside it
     if planned is None:
-        return _explained_as_measured(report, killed, [f"{here}."] * is_between)
+        return _explained_as_measured(report, killed, case, f"{here}." * is_between)
     needed, room = format_bytes(planned.num_bytes), format_bytes(planned.room_bytes)
     rest = planned.room_bytes - planned.num_bytes
     kept = [part for part in planned.parts if part.startswith(("`", "most in `", "a copy"))]
@@ -290,14 +291,11 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
 
 
-def _explained_as_measured(report: RunReport, killed: KilledReport, here: Sequence[str]) -> KilledReport:
+def _explained_as_measured(report: RunReport, killed: KilledReport, case: Failure, here: str) -> KilledReport:
     had, into = _measured(report, killed), report.run.settings.get("save.into", "")
-    case = _case_of(replace(report, killed=killed))
-    inside = f"{case.line} was running." if case.line else of_kept(case)
-    words = [*here, (of_prompts(case) if case.phase == "generate" else inside) or "", killed.why_now or ""]
-    own_bytes = (killed.workers_bytes or 0) - (killed.ahead_bytes or 0)
-    workers = f"{format_bytes(own_bytes)} are in data workers, pages that they share counted once."
-    words += [workers] * (own_bytes > WHEN.held_frac * report.host.limit_bytes)
+    words = [here, f"{case.line} was running." if case.line else why_now(case) or "", killed.why_now or ""]
+    workers = f"{format_bytes(case.in_use[WORKERS])} are in data workers, pages that they share counted once."
+    words += [workers] * (case.in_use[WORKERS] > WHEN.held_frac * report.host.limit_bytes)
     words += [f"torch.save writes into memory, a {into}."] * (killed.phase == "save" and bool(into))
     grown = f"It grows by {format_bytes(killed.process_bytes_per_step or 0)} a step."
     words += [grown] * (had.get("grown step by step", 0) > had.get("other", 0))

@@ -115,14 +115,10 @@ def _note_apart(what: str, asked: Mapping[str, str]) -> str:
 
 @contextmanager
 def _epoch(needs_steps: bool) -> Iterator[None]:
-    before = _steps_done()
+    before = 0 if (loop := _current()) is None else loop.steps_done
     yield  # an epoch that an exception has left has not ended; in one without a step something is evaluated
-    if (loop := _current()) is not None and not (needs_steps and _steps_done() == before):
+    if (loop := _current()) is not None and not (needs_steps and loop.steps_done == before):
         loop.epoch_ended()
-
-
-def _steps_done() -> int:
-    return 0 if (loop := _current()) is None else loop.steps_done
 
 
 def _current() -> ObservedLoop | None:

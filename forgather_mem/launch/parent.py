@@ -9,7 +9,7 @@ from __future__ import annotations
 import marshal
 import os
 
-from forgather_mem.cli.command import OF_PYTHON, UNDECIDED, USAGE, Arguments, Command, command_of
+from forgather_mem.cli.command import OF_PYTHON, UNDECIDED, USAGE, Arguments, Command, command_of, with_hook
 from forgather_mem.errors import UsageError, missing, say
 from forgather_mem.formats.ring_memory import PLACE as STATES
 from forgather_mem.formats.ring_memory import StateMemory
@@ -29,7 +29,6 @@ _OURS = (
     "--template", "--set", "--allow", "--report", "--fail-on", "--plan", "--baseline", "--update-baseline",
     "--max-peak", "--advice-s",
 )  # fmt: skip
-_SITE = os.path.join(os.path.dirname(__file__), "on_path")
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -142,10 +141,7 @@ def _read(words: Sequence[str]) -> tuple[int, Mapping[str, object]]:
 
 
 def _environment(arguments: Arguments, folder: str | None) -> dict[str, str]:
-    environment = dict(os.environ)
-    # A folder with a sitecustomize.py: every Python below us, whatever the launcher, starts with our hook. An empty
-    # entry would mean the current folder.
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (_SITE, environment.get("PYTHONPATH"))))
+    environment = with_hook(os.environ)
     environment[run_session.FOLDER] = folder or ""  # there also without a place: the sign that Trainers are watched
     for option, name in run_session.OPTIONS.items():
         environment.pop(name, None)

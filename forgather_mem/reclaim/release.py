@@ -11,7 +11,7 @@ import time
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
@@ -24,7 +24,7 @@ from forgather_mem.heap.owners import find_owners
 from forgather_mem.heap.retained import WeakWatch, describe
 from forgather_mem.heap.variables import empty_assigned
 from forgather_mem.sinks.console import print_line
-from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.call_wrapping import P, R, around_calls
 from forgather_mem.system.usage import Usage, usage_now
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.triggers import check_period
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 _FENCE = FailureGuard()
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
 MIN_KEPT_BYTES = MIB  # less than this left behind by a job is not reported
 

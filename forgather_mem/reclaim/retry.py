@@ -7,7 +7,7 @@ import inspect
 import logging
 import sys
 from collections.abc import Callable
-from typing import Concatenate, ParamSpec, TypeVar, overload
+from typing import Concatenate, overload
 
 from forgather_mem.actions.clear import clear_cache
 from forgather_mem.actions.collect import collect
@@ -15,14 +15,13 @@ from forgather_mem.actions.trim import trim_host
 from forgather_mem.diagnose.oom.recognition import OutOfMemory, recognise
 from forgather_mem.errors import check_whole
 from forgather_mem.heap.failed_frames import drop_frames
+from forgather_mem.system.call_wrapping import P, R
 from forgather_mem.system.headroom import device_rooms, host_rooms
 from forgather_mem.system.memory_limit import Room
 from forgather_mem.telemetry.guard import FailureGuard
 
 logger = logging.getLogger(__name__)
 
-P = ParamSpec("P")
-R = TypeVar("R")
 
 # The next batch is the part that would have fitted, minus a margin, and at most this fraction of the last: the
 # allocation that failed is seldom the last one of a call. Chosen with benchmarks/retry.py: in 6,000 synthetic programs

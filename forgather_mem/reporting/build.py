@@ -26,7 +26,6 @@ from forgather_mem.telemetry.records import FORETOLD
 from forgather_mem.telemetry.report_schema import MAX_REPORT_BYTES, checked, keys_of, to_dict
 
 FILE_NAME = "report.json"
-_PARTS = ("parameters", "gradients", "optimizer")
 _BUSY_PHASES = ("forward", "backward")
 
 
@@ -218,7 +217,7 @@ def _planned(summary: RunSummary) -> schema.Planned | None:
     plan = None if header.plan is None else planned_of(header.plan)
     if plan is None:
         return None
-    sizes = {name: size for name in _PARTS if (size := summary.highest(f"tensors/{name}_bytes")) is not None}
+    sizes = {name: size for name in schema.TENSORS if (size := summary.highest(f"tensors/{name}_bytes")) is not None}
     most = {name: max((row.parts.get(name, 0) for row in plan.phases), default=0) for name in sizes}
     parts = [schema.PlannedPart(name=name, planned_bytes=most[name], measured_bytes=int(sizes[name])) for name in sizes]
     on_device = int(highest_of(summary, "device", but="startup").highest)
@@ -235,7 +234,7 @@ def _breakdown(summary: RunSummary) -> schema.Breakdown:
     between steps. With several devices it is of all of them; only the current one's activations are known, so those of
     others are in the rest.
     """
-    parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in _PARTS)
+    parameters, gradients, optimizer = (int(summary.highest(f"tensors/{part}_bytes") or 0) for part in schema.TENSORS)
     on_device = "device/allocated_bytes" in summary.spans
     families = [family for family, _ in device_families(summary)]  # the model's parts are counted on all devices
     place = "device" if on_device else "host"

@@ -25,7 +25,7 @@ from forgather_mem.system.process_start import is_process_running
 from forgather_mem.telemetry.bounds import MOST, bounded_text
 from forgather_mem.telemetry.events import STEP_PHASES
 from forgather_mem.telemetry.records import Finding, Sample
-from forgather_mem.telemetry.report import Action, KilledReport, LeakReport, LedgerRow, RunReport
+from forgather_mem.telemetry.report import KilledReport, LeakReport, LedgerRow, RunReport
 from forgather_mem.telemetry.report_part import ReportPart, RunHeader
 from forgather_mem.telemetry.report_schema import checked, checked_report, from_dict, to_dict
 
@@ -109,7 +109,6 @@ class LogReplay:
         self._take_header(header)
         self.report: RunReport | None = None
         self._summary = summary or RunSummary()
-        self._ledger: dict[Action, LedgerRow] = {}
         self._ring: Ring | None = None
         if summary is None:
             self._summary.begin(self.process.step, dict(self.process.started_with))
@@ -124,7 +123,6 @@ class LogReplay:
         if summary is None:
             return False
         self._begin(rolled_up.header, summary)
-        self._ledger = {row.what: row for row in summary.told.ledger}
         return True
 
     def take(self, record: Record) -> None:
@@ -156,7 +154,6 @@ class LogReplay:
         """The report so far, and in its `left_out` what can't be true."""
         summary = self._summary
         summary.facts = self._facts()
-        summary.told = replace(summary.told, ledger=tuple(self._ledger.values()))
         report = build_report(summary)
         report = replace(report, leak=_grown_on(report.leak, summary.last_step - summary.leak_step))
         if report.run.end == "killed":
@@ -180,7 +177,9 @@ class LogReplay:
         summary.add_step_cost(own_s, max(0.0, since_s), steps)
         for what, (time_name, _) in BOOKED.items():
             if time_name in values:
-                self._ledger[what] = booked(self._ledger.get(what) or LedgerRow(what=what), values)
+                rows = {row.what: row for row in summary.told.ledger}
+                rows[what] = booked(rows.get(what) or LedgerRow(what=what), values)
+                summary.told = replace(summary.told, ledger=tuple(rows.values()))
 
     def _facts(self) -> RunFacts:
         process, ring = self.process, self._ring

@@ -88,8 +88,12 @@ class _Fenced:
 
 def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[P, R]:
     def call(*arguments: P.args, **keywords: P.kwargs) -> R:
-        if in_traced_code():
-            return function(*arguments, **keywords)
+        if "torch" in sys.modules:
+            from forgather_mem.system.tracing import is_traced  # imports torch
+
+            # What we do would break the graph of what torch traces, or get into it
+            if is_traced():
+                return function(*arguments, **keywords)
         try:
             with _Fenced(functools.partial(around, arguments, keywords) if sees else around):
                 return function(*arguments, **keywords)
@@ -97,15 +101,6 @@ def _function(function: Callable[P, R], around: Around, sees: bool) -> Callable[
             del arguments, keywords
 
     return call
-
-
-def in_traced_code() -> bool:
-    """Whether torch traces this call instead of computing: what we do would break its graph, or get into it."""
-    if "torch" not in sys.modules:
-        return False
-    from forgather_mem.system.tracing import is_traced  # imports torch
-
-    return is_traced()
 
 
 def _coroutine(function: Callable[P, Awaitable[R]], around: Around) -> Callable[P, Awaitable[R]]:

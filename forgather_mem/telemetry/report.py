@@ -20,6 +20,8 @@ LineIs = Literal["made", "added"]
 Unit = Literal["a step", "an evaluation", "a save", "a generation"]
 Action = Literal["collect", "clear", "trim"]
 
+TENSORS = "parameters", "gradients", "optimizer"
+"""Parts of memory that are counted tensor by tensor."""
 THERE_BEFORE, PYTHON = "there before the first step", "Python and libraries"
 """On the host, without the weights and what other parts name: libraries and the script's own data; and what of it a
 census has found no owner of."""

@@ -5,18 +5,17 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
-from typing import TypeVar, overload
+from typing import overload
 
 from forgather_mem.errors import check_flags
 from forgather_mem.sinks.console import print_line
-from forgather_mem.system.call_wrapping import around_calls
+from forgather_mem.system.call_wrapping import F, around_calls
 from forgather_mem.system.usage import Span, UsageSpan, UsageWindow
 from forgather_mem.telemetry.guard import FailureGuard
 from forgather_mem.telemetry.run_session import is_off
 from forgather_mem.trackers.text import block_lines
 
 Say = Callable[[str], object]
-F = TypeVar("F")
 
 _FENCE = FailureGuard()
 # Result of a disabled block, so that code that reads it keeps working.

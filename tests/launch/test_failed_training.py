@@ -129,9 +129,7 @@ def test_what_can_not_be_planned_is_said(report: RunReport, why: str) -> None:
 
 def test_of_a_killed_training_the_largest_batch_and_what_it_began_with_are_known() -> None:
     host = replace(EMPTY.host, limit_bytes=GIB, limit_kind="cgroup", rss_start_bytes=300 * MIB)
-    killed = KilledReport(
-        step=3, phase="backward", signal=9, oom_kill_before=0, oom_kill_after=1, used_bytes=GIB, process_bytes=900 * MIB
-    )
+    killed = KilledReport(step=3, phase="backward", used_bytes=GIB, process_bytes=900 * MIB, **ENDED)
     failed = told(report_of(killed=killed, host=host, steps=3))
     assert (failed.phase, failed.taken_bytes, failed.requested_bytes) == ("backward", None, None)
     assert (failed.limit_bytes, failed.beside_bytes) == (GIB, 124 * MIB)
@@ -251,9 +249,8 @@ def test_what_was_there_when_it_was_read_last_has_not_come_in_a_generation() -> 
 
 def test_what_fits_by_the_plan_was_killed_for_what_is_not_in_it() -> None:
     report = report_of(host=HOST, steps=6)
-    fits = KillInPlan(
-        phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts={"optimizer": 300 * MIB}, is_shown=False
-    )
+    parts = {"optimizer": 300 * MIB}
+    fits = KillInPlan(phase="data", num_bytes=300 * MIB, room_bytes=450 * MIB, parts=parts, is_shown=False)
     killed = explained_kill(report, replace(KILLED, step=6, phase="other"), fits)
     assert killed.in_use == {
         "optimizer": 300 * MIB, "there before the first step": 150 * MIB, "other processes": 100 * MIB,

@@ -80,7 +80,7 @@ class GradLogger(RuleCallback):
         check_period("GradLogger", "log_steps", "step", log_steps)
         self.summary_writer = summary_writer
         tracking, limits = (track_layers and tuple(track_layers), pos_re, neg_re), (vanishing, exploding)
-        watcher = EachRun(_Watcher, summary_writer, logging_dir, tracking, limits)
+        watcher = EachRun(_Watcher, (summary_writer, logging_dir), tracking, limits)
         events = ("step_begin", "pre_optimizer_step", "optimizer_step")
         rules = [Rule(Every(steps=log_steps or log_frequency, at=event), [watcher], "GradLogger") for event in events]
         super().__init__(rules, [ConsoleSink()], enabled=enabled, strict=strict)
@@ -91,13 +91,12 @@ class _Watcher:
     """The work in one training: measures where gradients are clipped, otherwise before the optimizer's step."""
 
     run: RunInfo
-    summary_writer: object
-    logging_dir: str | Path | None
+    target: tuple[object, str | Path | None]
     tracking: tuple[Sequence[str] | None, str | None, str | None]
     limits: tuple[float, float]
 
     def __post_init__(self) -> None:
-        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
+        self._target = EventTarget(self.run, *self.target)
         self._due = self._has_warned = False
         self._num_readings = 0
         self._norms: Norms | None = None

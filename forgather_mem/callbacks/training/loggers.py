@@ -101,7 +101,7 @@ class TBLogger(RuleCallback):
         self.scalars = tuple(map(_checked, scalars if scalars is not None else DEFAULT_SCALARS))
         info = {name: redacted_value(value, name) for name, value in experiment_info.items()}
         written: dict[str, tuple[int, str]] = {}  # also by an event outside a training, which is a run of its own
-        writer = EachRun(_TBWriter, summary_writer, logging_dir, info, self.scalars, scalars is None, written)
+        writer = EachRun(_TBWriter, (summary_writer, logging_dir), info, self.scalars, scalars is None, written)
         when = AtEvent("train_begin", "log", "evaluate", "train_end")
         super().__init__([Rule(when, [writer], "TBLogger")], enabled=enabled, strict=strict)
 
@@ -111,15 +111,14 @@ class _TBWriter:
     """The work in one training, or in an event outside one: it has one page."""
 
     run: RunInfo
-    summary_writer: object
-    logging_dir: str | Path | None
+    target: tuple[object, str | Path | None]
     info: Mapping[str, object]
     scalars: Sequence[tuple[str, str, Derive | None]]
     takes_all: bool
     written: dict[str, tuple[int, str]]
 
     def __post_init__(self) -> None:
-        self._target = EventTarget(self.run, self.summary_writer, self.logging_dir)
+        self._target = EventTarget(self.run, *self.target)
         self._keys = {key for key, _, _ in self.scalars}
 
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:

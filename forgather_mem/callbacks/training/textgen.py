@@ -79,8 +79,7 @@ class TextgenCallback(RuleCallback):
         self.generation_steps = generation_steps
         self.generation_config = _checked_config(generation_config, max_new_tokens)
         by_steps, config = generation_steps is not None, self.generation_config
-        target = summary_writer, logging_dir
-        writer = EachRun(_Writer, target, self.prompts, config, tokenizer, reset_peaks, by_steps)
+        writer = EachRun(_Writer, (summary_writer, logging_dir), self.prompts, config, tokenizer, reset_peaks, by_steps)
         when = Every(steps=generation_steps) if by_steps else AtEvent("evaluate")
         rules = [Rule(event, [writer], "TextgenCallback") for event in (AtEvent("train_begin"), when)]
         super().__init__(rules, enabled=enabled, strict=strict)

@@ -14,17 +14,13 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from forgather_mem.config.policy import denied as refusals
 from forgather_mem.config.policy.allowlist import Grant, is_hard
 from forgather_mem.config.policy.names import Name, is_within
-from forgather_mem.errors import did_you_mean
+from forgather_mem.errors import Hinted, did_you_mean
 
 _CACHED = type(functools.lru_cache(len))
 
 
-class NoSuchName(LookupError):
+class NoSuchName(Hinted, LookupError):
     """The module, or the name in it, does not exist; the message is for people."""
-
-    def __init__(self, message: str, hint: str | None = None) -> None:
-        super().__init__(message)
-        self.hint = hint
 
 
 def import_module(name: str, *, anywhere: bool = True) -> ModuleType:

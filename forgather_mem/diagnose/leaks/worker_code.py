@@ -91,8 +91,7 @@ def copied_suspect(loader: object, copied: Copied) -> Suspect:
         type=sort, bytes_per_step=copied.per_step, held_by=held_by, count=count or None,
         kind="copied pages", where="workers", bounded=why,
     )  # fmt: skip
-    named = slot_names(part, name) if found else []
-    for line in [line for one in named for line in adding_lines(one, is_list=True, assigned=True)][:1]:
+    for line in [line for one in slot_names(part, name) for line in adding_lines(one, is_list=True, assigned=True)][:1]:
         suspect.set_line(line)
     return suspect
 

@@ -15,7 +15,7 @@ from forgather_mem.diagnose.oom.memory_in_use import look_at_memory
 from forgather_mem.diagnose.oom.messages import NCCL_SHM, PINNED
 from forgather_mem.diagnose.oom.place import failure_at, stepping_optimizer, trained_by
 from forgather_mem.diagnose.oom.recognition import OutOfMemory
-from forgather_mem.diagnose.oom.remedies import checkpointing_name, keeps_predictions, keeps_steps, may_help
+from forgather_mem.diagnose.oom.remedies import checkpointing_name, held_much, keeps_predictions, keeps_steps, may_help
 from forgather_mem.diagnose.oom.remedy import WHEN
 from forgather_mem.engine.settings import asked_of_model
 from forgather_mem.heap.census import OF_GRADIENT
@@ -87,7 +87,7 @@ def explained(failure: Failure, leak: LeakReport = NOT_JUDGED) -> tuple[OomRepor
     # No batch is small enough for a leak
     changes = as_written([cure] if is_leak else may_help(failure), settings.is_trainers)
     no_help = ", ".join(_no_help(failure))
-    why = _why_now(failure)
+    why = why_now(failure)
     # In a first phase it is of what is held, too
     others = why, None if why and failure.phase not in _FIRST else _of_census(failure), _of_watching(failure)
     told = {name: getattr(failure, name) for name in _OF_FAILURE}
@@ -116,7 +116,7 @@ def sentence(failure: Failure) -> str:
     return f"out of memory{where}: {failure.found}{limit}"
 
 
-def _why_now(failure: Failure) -> str | None:
+def why_now(failure: Failure) -> str | None:
     """The reason that best explains why memory did not run out earlier; None if unknown."""
     if failure.found.kind in _OF_KIND:
         return _OF_KIND[failure.found.kind]
@@ -131,7 +131,7 @@ def _why_now(failure: Failure) -> str | None:
         beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
         return f"the first optimizer step, which creates the optimizer state{beside}."
     if failure.phase == "generate":
-        return of_prompts(failure)
+        return _of_prompts(failure)
     if failure.phase in ("forward", "backward"):
         return _of_batch(failure) or _of_new_state(failure)
     if failure.phase == "startup":
@@ -140,8 +140,8 @@ def _why_now(failure: Failure) -> str | None:
         batch = failure.batch if failure.phase == "evaluate" else None
         of = f", of {batch_in_words(batch)}" if batch is not None else ""
         first = f"{_FIRST[failure.phase]}{f', at {failure.line}' if failure.line else of}."
-        return " ".join(filter(None, (first, of_kept(failure))))
-    return of_kept(failure)
+        return " ".join(filter(None, (first, _of_kept(failure))))
+    return _of_kept(failure)
 
 
 def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
@@ -155,11 +155,10 @@ def _not_because(failure: Failure, leak: LeakReport) -> Iterator[str]:
 
 def _no_help(failure: Failure) -> Iterator[str]:
     """What people often try, and why it would not have helped."""
-    # What is kept of batches is not free in a step of the optimizer
-    keeps_much = any(held.collects and failure.is_much(held, WHEN.held_frac) for held in failure.census)
     if failure.callback is not None:
         yield "a smaller batch (no pass is running)"
-    elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and keeps_much):
+    # What is kept of batches is not free in a step of the optimizer
+    elif failure.phase in _NO_BATCH and not (failure.phase == "optimizer" and _most_kept(failure)):
         batch = "per_device_train_batch_size" if failure.settings.is_trainers else "a smaller training batch"
         yield f"{batch} ({_NO_BATCH[failure.phase]})"
     elif failure.settings.arguments.get(name := checkpointing_name(failure.settings)):
@@ -206,7 +205,7 @@ def _of_leak(failure: Failure, leak: LeakReport) -> str:
 
 def _most_kept(failure: Failure) -> str:
     """The container of the user's that holds much; empty if none does."""
-    return next((one.name for one in failure.census if one.collects and failure.is_much(one, WHEN.held_frac)), "")
+    return next((one.name for one in held_much(failure) if one.collects), "")
 
 
 # ---- the other reasons ----
@@ -221,20 +220,20 @@ def _of_callback(failed: CallbackFailure) -> str:
 
 
 def _of_batch(failure: Failure) -> str | None:
-    has_cause = any(held.kind in NEEDLESS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    has_cause = any(held.kind in NEEDLESS for held in held_much(failure))
     if not failure.in_training or failure.batch is None or (failure.largest is None and has_cause):
         return None
     return news_of(failure.batch, failure.largest, is_first=not failure.steps_done)
 
 
-def of_kept(failure: Failure) -> str | None:
+def _of_kept(failure: Failure) -> str | None:
     """What an evaluation keeps until its end; None where that is not known."""
     asked = f", and what is returned for {failure.settings.returned}" if failure.settings.returned else ""
     keeps = failure.phase == "evaluate" and (keeps_predictions(failure) or keeps_steps(failure))
     return f"All predictions are kept until its end{asked}." if keeps else None
 
 
-def of_prompts(failure: Failure) -> str | None:
+def _of_prompts(failure: Failure) -> str | None:
     """What a generation was to make; None where nobody knows."""
     if failure.batch is None:
         return None
@@ -279,16 +278,14 @@ def _of_watching(failure: Failure) -> str | None:
 
 def held_beside(failure: Failure) -> dict[str, int]:
     """By what it is called, what variables hold that is no part of a step; of much alone."""
-    much = (one for one in failure.census if failure.is_much(one, WHEN.held_frac) and one.name != OF_GRADIENT)
-    return {held.part: held.num_bytes for held in much if held.kind in ("object", *NEEDLESS)}
+    much = (held for held in held_much(failure) if held.kind in ("object", *NEEDLESS))
+    return {held.part: held.num_bytes for held in much if held.name != OF_GRADIENT}
 
 
 def _of_census(failure: Failure) -> str | None:
     """What takes much that a training may do without, or that one backward pass is to go through several passes."""
     wanted, largest_bytes = failure.found.requested_bytes or 0, max(failure.in_use.values(), default=1)
-    for held in failure.census:
-        if not failure.is_much(held, WHEN.held_frac):
-            continue
+    for held in held_much(failure):
         if held.kind == "activations" and held.num_passes > 1:
             return f"{held.name} joins what uses each parameter {held.num_passes:,} times before one backward pass."
         if held.name == OF_GRADIENT:

@@ -18,9 +18,8 @@ from forgather_mem.system.allocator import allocator_of, driver_memory, gauge
 from forgather_mem.system.headroom import host_rooms, private_bytes
 from forgather_mem.system.native_heap import beyond_heap_bytes, unused_heap_bytes
 from forgather_mem.system.procfs import kib_fields, own_memory, read_once
-from forgather_mem.telemetry.report import PYTHON, THERE_BEFORE
+from forgather_mem.telemetry.report import PYTHON, TENSORS, THERE_BEFORE
 
-_TENSORS = ("parameters", "gradients", "optimizer")
 # What a phase adds while it runs, by its common name.
 _OF_PHASE = {"forward": "activations", "backward": "activations", "evaluate": "evaluation", "generate": "generation"}
 
@@ -78,7 +77,7 @@ def _tensors_of(failure: Failure, model: object, optimizer: object) -> dict[str,
     if first is None or (first.device.type == "cpu") != (failure.found.where == "host"):
         return {}
     sizes = tensor_bytes(model, optimizer)
-    return {name: int(sizes.get(f"tensors/{name}_bytes", 0)) for name in _TENSORS}
+    return {name: int(sizes.get(f"tensors/{name}_bytes", 0)) for name in TENSORS}
 
 
 def _on_host(

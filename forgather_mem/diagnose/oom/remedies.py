@@ -18,7 +18,7 @@ from forgather_mem.diagnose.oom.place import MODULE_IS_MADE
 from forgather_mem.diagnose.oom.remedy import ACTIVATIONS, NOTHING, NUMBERS, SPEED, WHEN, Remedy, doing, setting
 from forgather_mem.heap.census import Holding
 from forgather_mem.telemetry.events import PHASES, STEP_PHASES
-from forgather_mem.telemetry.report import Change
+from forgather_mem.telemetry.report import TENSORS, Change
 from forgather_mem.units import MIB, format_bytes
 
 _PHASES = " ".join(PHASES)
@@ -26,7 +26,6 @@ _ANYWHERE = f"{_PHASES} callback copy generating"
 _PASSES = "forward backward"
 _BUILDS_A_MODEL = {MODULE_IS_MADE, "from_pretrained", "from_config", "_from_config", "init_weights", "_apply"}
 _OF_A_STEP = "per_device_train_batch_size", "gradient_accumulation_steps"
-_OF_PARAMETERS = "parameters", "gradients", "optimizer"
 PLANNED = ""
 _OF_STEPS = "`_PredictionLoop._predictions`"  # where Lightning keeps what the steps of a prediction have returned
 PREDICTS = ("predict",)  # the functions of a process that was killed in a Trainer's prediction
@@ -129,8 +128,7 @@ def _evaluation_batches(failure: Failure) -> Iterator[Change]:
     results = sum(size for part, size in failure.in_use.items() if part.startswith("evaluation ("))
     # A Trainer that joins asks for what it has and the next batch's, so for twice that at most
     joins = keeps_predictions(failure) and failure.is_much(Holding(num_bytes=results), WHEN.held_frac, 0.5)
-    kept = (held for held in failure.census if held.grows or held.kind == "earlier")
-    keeps = failure.keeps_graphs or any(failure.is_much(held, WHEN.held_frac) for held in kept)
+    keeps = failure.keeps_graphs or any(held.grows or held.kind == "earlier" for held in held_much(failure))
     if keeps or joins or "predict" in failure.functions or keeps_steps(failure):
         return  # as much is kept of smaller batches
     rows = failure.settings.number("per_device_eval_batch_size", failure.rows or 1)
@@ -148,7 +146,12 @@ def keeps_predictions(failure: Failure) -> bool:
 def keeps_steps(failure: Failure) -> bool:
     """Whether Lightning keeps what each step of a prediction returns, until its end."""
     is_told = bool(failure.settings.arguments.get("evaluate.keeps"))
-    return is_told or any(held.name == _OF_STEPS and failure.is_much(held, WHEN.held_frac) for held in failure.census)
+    return is_told or any(held.name == _OF_STEPS for held in held_much(failure))
+
+
+def held_much(failure: Failure) -> list[Holding]:
+    """What is much of all that was in use, and of what was asked for."""
+    return [held for held in failure.census if failure.is_much(held, WHEN.held_frac)]
 
 
 def _evaluation_keeps(failure: Failure) -> Iterator[Change]:
@@ -399,9 +402,9 @@ REMEDIES: tuple[Remedy, ...] = (
     Remedy("evaluate", NOTHING, _fewer_predictions, PLANNED, of_plan="results"),
     Remedy(f"{_PASSES} optimizer", NUMBERS, _optimizers, PLANNED, reduces=("optimizer",)),
     Remedy(_PASSES, NUMBERS, _shorter, PLANNED, is_ladder=True, reduces=ACTIVATIONS),
-    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*_OF_PARAMETERS, *ACTIVATIONS)),
+    Remedy(f"{_PASSES} optimizer", NUMBERS, _half_weights, PLANNED, reduces=(*TENSORS, *ACTIVATIONS)),
     Remedy("startup", NUMBERS, _half_weights, "a plan begins after it"),
-    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=_OF_PARAMETERS),
+    Remedy("backward optimizer", NUMBERS, _fewer_parameters, "another training", reduces=TENSORS),
     Remedy("save", NOTHING, _checkpoints, "by what was in use, or nobody knows"),
     Remedy("resume", NUMBERS, _resuming, "a plan begins after it"),
 )

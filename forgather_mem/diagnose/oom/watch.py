@@ -89,16 +89,14 @@ class OutOfMemoryWatch:
         self._model, self._optimizer = _weakly(model), _weakly(optimizer)
         if self._settings is None:
             self._settings = settings_of(moment.args, model, self._run.trainer())
-        if moment.event == "prediction_step":
-            self._passes.append(_operation_number())
-            self._look_ahead()
         if moment.event == "step_end":
             self._passes.clear()
-            self._passes.append(_operation_number())
             self.uses.step_ended()
+        if moment.event in ("step_end", "prediction_step"):
+            self._passes.append(_operation_number())
             self._look_ahead()
-            if moment.step - self._first_step == _TELLING_STEPS:
-                self._settle()
+        if moment.event == "step_end" and moment.step - self._first_step == _TELLING_STEPS:
+            self._settle()
         return NOTHING
 
     def is_urgent(self) -> bool:

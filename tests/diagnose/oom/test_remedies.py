@@ -150,7 +150,7 @@ def test_each_row_is_offered_in_a_place_and_what_it_sets_is_read_and_not_offered
 
 def test_what_a_remedy_makes_smaller_is_a_part_that_is_found_in_memory() -> None:
     census = {Holding(name="`x`", kind=kind).part for kind in get_args(Kind)}
-    found = {*memory_in_use._TENSORS, *memory_in_use._OF_PHASE.values(), *memory_in_use._UNFINISHED.values(), *census}
+    found = {*memory_in_use.TENSORS, *memory_in_use._OF_PHASE.values(), *memory_in_use._UNFINISHED.values(), *census}
     assert [part for row in REMEDIES for part in row.reduces if not any(one.startswith(part) for one in found)] == [], (
         "`reduces` has names of `in_use`: Holding.part of heap/census.py, and diagnose/oom/memory_in_use.py"
     )
