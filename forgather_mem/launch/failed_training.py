@@ -5,7 +5,7 @@ The parent tells the first to the process that plans it, and makes the second of
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from forgather_mem.diagnose.oom.batch_shapes import Batch
@@ -269,13 +269,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
     if report.breakdown.parameters and killed.phase not in ("backward", "optimizer"):  # where they may be new
         read = report.breakdown.sizes()
         had |= {part: min(had[part], read[part]) for part in ("gradients", "optimizer") if part in had}
-    over = sum(had.values()) - planned.room_bytes
     of_passes = "results", "temporaries", "batch", "activations", *graphs
-    for group in (kept, of_passes, ["optimizer"], ["gradients"], planned.parts):  # what comes last had not come whole
-        whole = sum(had.get(part, 0) for part in group)
-        left = max(0, whole - max(0, over))
-        had |= {part: had[part] * left // whole for part in group if had.get(part)}
-        over -= whole - left
+    over = _cut(had, planned.room_bytes, (kept, of_passes, ["optimizer"], ["gradients"], planned.parts))
     others = min(beside := report.host.limit_bytes - planned.room_bytes, others_bytes_of(killed))
     had |= {THERE_BEFORE: beside - others, "not in the plan": max(0, -over), **_of_others(killed, others)}
     if planned.is_shown:
@@ -289,6 +284,21 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         of_all = f"The training's own tensors take {needed} there (planned)"
         words = [f"{here}. {of_all}; {format_bytes(rest)} came beside them.", killed.why_now or ""]
     return replace(killed, why_now=" ".join(words).strip(), in_use=_with_size(had))
+
+
+def _cut(had: dict[str, int], room_bytes: int, groups: Iterable[Iterable[str]]) -> int:
+    """Leave of these parts what there was room for: the first groups, which come last, had not come whole.
+
+    Returns:
+        How much more there would have been, below 0 where less.
+    """
+    over = sum(had.values()) - room_bytes
+    for group in map(tuple, groups):
+        whole = sum(had.get(part, 0) for part in group)
+        left = max(0, whole - max(0, over))
+        had |= {part: had[part] * left // whole for part in group if had.get(part)}
+        over -= whole - left
+    return over
 
 
 def _explained_as_measured(report: RunReport, killed: KilledReport, case: Failure, here: str) -> KilledReport:
