@@ -93,8 +93,8 @@ class _Phases:
         if device is not None:
             entry.device = device.open(reset=self._probe.reset_peaks)
         elif phase == "forward" and 0 < self._num_steps < _ALWAYS:
+            entry.results = _results()  # first of all: looking at frames allocates, too
             entry.allocated_bytes = allocated_natively_bytes()
-            entry.results = _results()
         self._open.append(entry)
         self._unpaid_s += time.thread_time() - began_s
 

@@ -34,7 +34,7 @@ class PrometheusSink:
 
     def __init__(self, path: str | os.PathLike[str], *, every_s: float = 15.0) -> None:
         if not str(path).endswith(".prom"):
-            raise ValueError(f"PrometheusSink({str(path)!r}): give a file ending in .prom, which node exporter reads")
+            raise ValueError(f"PrometheusSink({str(path)!r}): its file ends in .prom, which node exporter reads")
         check_seconds("PrometheusSink", every_s=every_s)
         self.path = Path(path)
         self.every_s = every_s

@@ -57,7 +57,7 @@ class TrainerLogSink:
         self, prefix: str = "mem_", keys: Mapping[str, str | Sequence[str]] | None = None, also: Sequence[str] = ()
     ) -> None:
         if not prefix or not isinstance(prefix, str):
-            raise ValueError(f"TrainerLogSink(prefix={prefix!r}): give one, else a key may be one of the trainer's own")
+            raise ValueError(f"TrainerLogSink(prefix={prefix!r}): give a prefix, else a key may be the trainer's own")
         self.prefix = prefix
         self.keys = None if keys is None else {key: _checked(key, names) for key, names in keys.items()}
         self.also = check_groups("TrainerLogSink", "also", also, GROUPS)

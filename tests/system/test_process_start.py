@@ -53,6 +53,7 @@ def _asked_of_the_kernel(root: Path) -> None:
     assert module.cpu_s(pid) == 0
     assert {version for _, version in cgroups.memory_groups(str(root), str(root))} <= {1, 2}
     assert cgroups.kills_since(cgroups.kill_counter(str(root), str(root)), str(root)) in (None, 0)
+    assert cgroups.shared_bytes(str(root), str(root)) == 0
     assert not procfs.is_named(root, "pt_data_worker")
     procfs.child_pids(root)
     assert procfs.kib_fields((root / "stat").read_bytes()) == {}
