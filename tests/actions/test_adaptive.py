@@ -18,7 +18,6 @@ from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.engine.test_run import new_loop
 from tests.fragments import Fragments, needs_glibc
-from tests.programs import no_collections
 from tests.simulated_device import SimulatedDevice
 
 SCHEDULED = 100
@@ -154,26 +153,24 @@ def test_a_growing_model_is_not_taken_for_a_growing_cache(device: SimulatedDevic
     assert stopped(done_at(ClearCache(), work)) >= 0.95
 
 
-def test_collections_that_find_garbage_go_on() -> None:
+def test_collections_that_find_garbage_go_on(uncollected: None) -> None:
     def work(step: int) -> None:
         for _ in range(1100):
             cycle: list[Any] = []
             cycle.append(cycle)
 
-    with no_collections():
-        assert len(done_at(Collect(), work, scheduled=10)) == 10
+    assert len(done_at(Collect(), work, scheduled=10)) == 10
 
 
 @pytest.mark.fresh
-def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once() -> None:
+def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once(uncollected: None) -> None:
     waiting: list[object] = []
 
     def work(step: int) -> None:
         if step == 40:
             waiting.extend([str(number)] for number in range(400_000))
 
-    with no_collections():
-        assert done_at(Collect(), work, scheduled=50)[:7] == [1, 2, 4, 8, 16, 32, 40]
+    assert done_at(Collect(), work, scheduled=50)[:7] == [1, 2, 4, 8, 16, 32, 40]
 
 
 def test_of_two_moments_of_one_step_the_first_is_enough() -> None:
