@@ -4,13 +4,14 @@ import base64
 import contextlib
 import json
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
 import urllib.error
 import urllib.request
 from typing import Any
+
+from tests.programs import free_port
 
 _FLAGS = (
     "headless=new", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "hide-scrollbars",
@@ -29,7 +30,7 @@ class Browser:
 
     def __init__(self) -> None:
         self._profile = tempfile.mkdtemp()
-        self._port = _free_port()
+        self._port = free_port()
         command = ["chromedriver", f"--port={self._port}"]
         self._driver = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         flags = [f"--{flag}" for flag in (*_FLAGS, f"user-data-dir={self._profile}")]
@@ -112,9 +113,3 @@ class Browser:
                 return json.load(answer)["value"]
         except urllib.error.HTTPError as error:
             raise OSError(error.read().decode()[:2000]) from error
-
-
-def _free_port() -> int:
-    with socket.socket() as listening:
-        listening.bind(("127.0.0.1", 0))
-        return int(listening.getsockname()[1])

@@ -230,6 +230,12 @@ def real_renderer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder of the test is the current one."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
 def folder_of_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """For what people run in a folder of theirs: the module of our examples is there, and goes."""
     monkeypatch.chdir(tmp_path)

@@ -49,7 +49,8 @@ def test_each_path_exists() -> None:
 
 def test_each_name_in_a_recipe_stands_in_the_file_that_the_recipe_names() -> None:
     for step in re.findall(r"^\d\. .*?(?=^\d\. |^$|\Z)", section("Recipes"), re.M | re.S):
-        files = [PACKAGE / path for path in re.findall(r"`([\w/]+\.py)`", step) if (PACKAGE / path).exists()]
+        named = re.findall(r"`([\w/]+\.py)`", step)
+        files = [file for path in named for file in (PACKAGE / path, ROOT / path) if file.exists()]
         text = "".join(file.read_text(encoding="utf-8") for file in files)
         for name in re.findall(r"`(?:\w+\.)?(_?[A-Z]\w*[A-Z]\w*|_\w+|[a-z]+_[a-z_]+)`", step):
             assert not files or re.search(rf"\b{name}\b", text), f"{name} is not in {[file.name for file in files]}"

@@ -145,8 +145,7 @@ def test_a_page_runs_as_it_stands(page: Path, tmp_path: Path, monkeypatch: pytes
 @pytest.mark.soak
 @pytest.mark.fresh
 @pytest.mark.filterwarnings("default")
-def test_the_first_page_runs_with_programs_that_are_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_the_first_page_runs_with_programs_that_are_started(tmp_path: Path, own_folder: None) -> None:
     run_page(REAL, tmp_path, str(SCRIPTS))
 
 

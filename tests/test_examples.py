@@ -5,6 +5,7 @@ import os
 import re
 import runpy
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,24 +15,26 @@ from tests.forked import Forked, on_ranks
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = ROOT / "examples"
+Run = Callable[[str], str]
 
 pytestmark = pytest.mark.usefixtures("folder_of_examples")
 
 
-def run(name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> str:
-    """What an example prints. In this process, which has loaded torch already."""
-    monkeypatch.setattr(sys, "argv", [name, "out"])
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
-    said = capsys.readouterr()
-    return said.out + said.err
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """What an example of this name prints. In this process, which has loaded torch already."""
+
+    def printed(name: str) -> str:
+        monkeypatch.setattr(sys, "argv", [name, "out"])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return "".join(capsys.readouterr())
+
+    return printed
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
-def test_a_trainer_with_templates_and_a_report(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "== 12 steps" in run("hf_trainer.py", monkeypatch, capsys)
+def test_a_trainer_with_templates_and_a_report(tmp_path: Path, run: Run) -> None:
+    assert "== 12 steps" in run("hf_trainer.py")
     assert len(event_folders(tmp_path)) == 1
     points = scalars(tmp_path)
     assert [step for step, _ in points["grad_norm_total"]] == [4, 8, 12]
@@ -40,36 +43,30 @@ def test_a_trainer_with_templates_and_a_report(
 
 
 @pytest.mark.filterwarnings("ignore:.*pin_memory")
-def test_a_derived_trainer_keeps_its_own_log_lines(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    said = run("trl_like_trainer.py", monkeypatch, capsys)
+def test_a_derived_trainer_keeps_its_own_log_lines(run: Run) -> None:
+    said = run("trl_like_trainer.py")
     assert re.findall(r"^step (\d): rewards/mean -\d", said, re.M) == ["2", "4", "6"]
     assert "== 6 steps" in said
 
 
-def test_a_plain_loop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    said = run("plain_loop.py", monkeypatch, capsys)
+def test_a_plain_loop(tmp_path: Path, run: Run) -> None:
+    said = run("plain_loop.py")
     steps, epochs = re.findall(r"^(\d+) steps, (\d) epochs$", said, re.M)[0]
     assert int(steps) == 4 * int(epochs)
     assert re.search(r"step 1  epoch 0.25  loss \d", said)
     assert [step for step, _ in scalars(tmp_path)["mem_host/rss_gib"]] == list(range(1, int(steps) + 1))
 
 
-def test_a_loop_with_accelerate(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert "8 optimizer steps on 1 processes" in run("accelerate_loop.py", monkeypatch, capsys)
+def test_a_loop_with_accelerate(tmp_path: Path, run: Run) -> None:
+    assert "8 optimizer steps on 1 processes" in run("accelerate_loop.py")
     points = scalars(tmp_path)
     assert [step for step, _ in points["grad_norm_total"]] == [2, 4, 6, 8]
     assert [step for step, _ in points["mem_host/rss_gib"]] == list(range(1, 9))
 
 
-def test_callbacks_of_a_users_own_module(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_callbacks_of_a_users_own_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     monkeypatch.setenv("WANDB_MODE", "offline")
-    said = run("custom_callbacks.py", monkeypatch, capsys)
+    said = run("custom_callbacks.py")
     assert "ended after step 6 of 16" in said
     assert "step 6: eval_loss has not improved 2 times" in said
     assert re.findall(r"^step (\d+): learning rate", said, re.M) == ["4", "6"]

@@ -166,10 +166,7 @@ def test_no_text_of_a_log_or_a_black_box_is_obeyed(reporter: Reporter, real_run:
         hostile.check(reporter, folder, mode)
 
 
-def test_no_template_of_a_stranger_is_obeyed(
-    reporter: Reporter, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_no_template_of_a_stranger_is_obeyed(reporter: Reporter, tmp_path: Path, own_folder: None) -> None:
     text = "# ::error::x \x9b2J ##[group]\n::add-mask::y:\n  ::warning::z: !call:os:system [ '::error::' ]\n"
     for name in ("::error::a.yaml", "b.yaml"):
         (tmp_path / name).write_text(text)

@@ -189,10 +189,7 @@ def test_what_is_made_without_reading_our_template_is_what_it_says() -> None:
 OTHER = "trainer_callbacks: !list [ !singleton:forgather_mem.callbacks:LeakDetector ]\n"
 
 
-def test_a_template_of_that_name_in_the_current_folder_goes_before_ours(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_template_of_that_name_in_the_current_folder_goes_before_ours(tmp_path: Path, own_folder: None) -> None:
     assert len(load_callbacks(str(WATCH))) == 3
     (tmp_path / "callbacks").mkdir()
     (tmp_path / WATCH).write_text(OTHER)

@@ -101,8 +101,7 @@ def test_the_reports_json_has_the_keys_and_values_that_it_had(name: str) -> None
     compare(f"report_{name}.json", json.dumps(report, indent=1) + "\n")
 
 
-def test_errors_of_templates_read_as_they_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_errors_of_templates_read_as_they_did(tmp_path: Path, own_folder: None) -> None:
     cases = yaml.safe_load((SNAPSHOTS / "bad_templates.yaml").read_text(encoding="utf-8"))
     told = []
     for case in cases:

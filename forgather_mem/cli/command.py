@@ -13,7 +13,7 @@ from forgather_mem.telemetry.redaction import redacted_argv
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 # Exit codes. Of a command that itself ended with 0: `BROKEN`, a limit is exceeded; `UNDECIDED`, it was not judged.
 FAILURE, USAGE, BROKEN, UNDECIDED, INTERRUPTED = 1, 2, 3, 4, 130
@@ -112,7 +112,7 @@ def command_of(words: Sequence[str]) -> Command:
             raise UsageError(f"there is no file {first!r}", "write its words without quotes" if " " in first else hint)
         return Command([*python, first, *rest], first, rest)
     if (executable := _executable(first)) is not None:
-        at = _options_of_python(rest) if os.path.basename(first).rstrip(".0123456789") == "python" else len(rest)
+        at = num_options(rest, ("-X", "-W")) if os.path.basename(first).rstrip(".0123456789") == "python" else len(rest)
         # A module that is given a script may start it in processes of its own
         starts = rest[at : at + 1] == ["-m"] and any(word.endswith(".py") for word in rest[at + 2 :])
         if at < len(rest) and not starts and (own := command_of(rest[at:])).is_python:
@@ -139,11 +139,13 @@ def with_hook(environment: Mapping[str, str]) -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(filter(None, (site, environment.get("PYTHONPATH"))))}
 
 
-def _options_of_python(words: Sequence[str]) -> int:
-    """How many of the words behind `python` are its own options; what follows is a script, `-m` or `-c`."""
+def num_options(words: Sequence[str], with_value: Collection[str]) -> int:
+    """How many of the words are options, with their values; what follows is a script, `-m`, `-c`, or a command."""
     number = 0
     while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
-        number += 1 + (words[number] in ("-X", "-W"))
+        if words[number] == "--":
+            return number + 1
+        number += 1 + (words[number] in with_value)
     return number
 
 

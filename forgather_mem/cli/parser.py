@@ -8,7 +8,7 @@ import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from forgather_mem.cli.command import OF_PYTHON
+from forgather_mem.cli.command import num_options
 from forgather_mem.errors import UsageError, did_you_mean
 from forgather_mem.units import MIB, is_number_text, parse_bytes
 
@@ -72,13 +72,8 @@ class CommandParser(argparse.ArgumentParser):
 
     def _own_words(self, words: Sequence[str]) -> list[str]:
         """The words before the command."""
-        number = 0
-        while number < len(words) and words[number].startswith("-") and words[number] not in OF_PYTHON:
-            if words[number] == "--":
-                return list(words[: number + 1])
-            action = self._option_string_actions.get(words[number])
-            number += 2 if action is not None and action.nargs is None else 1
-        return list(words[:number])
+        with_value = [name for name, action in self._option_string_actions.items() if action.nargs is None]
+        return list(words[: num_options(words, with_value)])
 
     def _refuse_unknown(self, words: Sequence[str]) -> None:
         """argparse would miss an argument first, and take the value of an unknown option for one."""

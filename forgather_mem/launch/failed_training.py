@@ -277,8 +277,8 @@ def explained_kill(report: RunReport, killed: KilledReport, planned: KillInPlan 
         part = max(reversed(list(planned.parts)), key=lambda one: planned.parts[one])  # rather what is kept
         largest = f": {part} {format_bytes(planned.parts[part])}" * (part not in replaced)
         where = f"{'' if killed.step else 'in step 1 '}{planned.phase}"
-        names_line = planned.line and part != "results"  # these are made where a Trainer is called
-        made = f", {format_bytes(planned.line_bytes)} of all made at {planned.line}" * bool(names_line)
+        line = planned.line if part != "results" else ""  # these are made where a Trainer is called
+        made = f", {format_bytes(planned.line_bytes)} of all made at {line}" if line else ""
         why = f"{where} takes {needed} of tensors (planned{largest}{made}); {room} were left, with gaps between them."
         words = [killed.why_now or "", why]
     else:

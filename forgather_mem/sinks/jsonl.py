@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from forgather_mem.errors import ours
@@ -65,19 +66,18 @@ class JsonlSink:
 
     def write(self, sample: Sample) -> None:
         """Write one line, or count it as dropped. Nothing is written outside of a training."""
-        log = self._log
-        if log is not None:
-            with log.lock:
-                if log.ready():
-                    log.write(sample)
+        self._put(lambda log: log.write(sample))
 
     def tell(self, finding: Finding) -> None:
         """Write the finding as a line."""
+        self._put(lambda log: log.out.append(finding_line(finding)))
+
+    def _put(self, put: Callable[[_Log], object]) -> None:
         log = self._log
         if log is not None:
             with log.lock:
                 if log.ready():
-                    log.out.append(finding_line(finding))
+                    put(log)
 
     def end(self, run: RunInfo) -> None:
         """The training is over: close the file."""

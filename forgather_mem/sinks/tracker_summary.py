@@ -112,10 +112,6 @@ def summary_of(report: JsonData) -> dict[str, float | str]:
     return {key: value for key, value in found.items() if value is not None}
 
 
-def _to_wandb(run: _Run, wandb: ModuleType, summary: _Summary, finding: Finding) -> None:
-    run.summary.update(dict(summary))
-
-
 def _to_mlflow(run: _Run, mlflow: ModuleType, summary: _Summary, finding: Finding) -> None:
     client = mlflow.MlflowClient()  # takes a run that has ended, too
     for key, value in summary.items():
@@ -141,7 +137,7 @@ def _to_trackio(run: _Run, trackio: ModuleType, summary: _Summary, finding: Find
 
 # By the tracker's module: what finds the run that is open in it, and what writes there
 _TRACKERS: Mapping[str, tuple[Callable[[ModuleType], _Run], Callable[[_Run, ModuleType, _Summary, Finding], None]]] = {
-    "wandb": (lambda wandb: getattr(wandb, "run", None), _to_wandb),
+    "wandb": (lambda wandb: getattr(wandb, "run", None), lambda run, _, summary, __: run.summary.update(dict(summary))),
     "mlflow": (lambda mlflow: mlflow.active_run(), _to_mlflow),
     "comet_ml": (lambda comet_ml: comet_ml.get_running_experiment(), _to_comet),
     "trackio": (lambda trackio: trackio.context_vars.current_run.get(), _to_trackio),

@@ -18,8 +18,7 @@ from forgather_mem.telemetry.triggers import Every
 from forgather_mem.units import GIB, MIB
 from tests.engine.test_run import new_loop
 from tests.fragments import Fragments, needs_glibc
-from tests.programs import no_collections
-from tests.simulated_device import simulated_device
+from tests.simulated_device import SimulatedDevice
 
 SCHEDULED = 100
 
@@ -84,11 +83,8 @@ def test_trims_that_find_nothing_stop() -> None:
 
 
 @pytest.mark.parametrize("lengths", [(512,), (512, 400, 450)])
-def test_clears_of_what_the_next_steps_take_again_stop(
-    monkeypatch: pytest.MonkeyPatch, lengths: tuple[int, ...]
-) -> None:
-    with simulated_device(monkeypatch) as device:
-        done = done_at(ClearCache(), lambda step: device.spike(lengths[step % len(lengths)]), every=5)
+def test_clears_of_what_the_next_steps_take_again_stop(device: SimulatedDevice, lengths: tuple[int, ...]) -> None:
+    done = done_at(ClearCache(), lambda step: device.spike(lengths[step % len(lengths)]), every=5)
     assert stopped(done) >= 0.95
 
 
@@ -131,59 +127,50 @@ def test_where_a_third_of_what_is_freed_stays_free_every_trim_is_done(fragments:
     assert len(done_at(Trim(), work, scheduled=40)) == 40
 
 
-def test_where_a_cleared_cache_stays_small_every_clear_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
+def test_where_a_cleared_cache_stays_small_every_clear_is_done(device: SimulatedDevice) -> None:
+    def work(step: int) -> None:
+        device.spike(4000 if step % 10 == 0 else 300)  # one long batch in ten, after which the cache is cleared
 
-        def work(step: int) -> None:
-            device.spike(4000 if step % 10 == 0 else 300)  # one long batch in ten, after which the cache is cleared
-
-        assert len(done_at(ClearCache(), work, every=10)) == SCHEDULED
+    assert len(done_at(ClearCache(), work, every=10)) == SCHEDULED
 
 
-def test_where_a_cache_grows_as_soon_as_it_is_left_alone_clearing_comes_back_and_stays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_where_a_cache_grows_as_soon_as_it_is_left_alone_clearing_comes_back_and_stays(device: SimulatedDevice) -> None:
     """Each step fills what was cleared, but without a clear finds nothing that fits and reserves as much again."""
-    with simulated_device(monkeypatch) as device:
 
-        def work(step: int) -> None:
-            device.reserved += 500
+    def work(step: int) -> None:
+        device.reserved += 500
 
-        done = done_at(ClearCache(), work, scheduled=60)
+    done = done_at(ClearCache(), work, scheduled=60)
     assert len(done) >= 57
     assert done[-40:] == list(range(21, 61))
 
 
-def test_a_growing_model_is_not_taken_for_a_growing_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
+def test_a_growing_model_is_not_taken_for_a_growing_cache(device: SimulatedDevice) -> None:
+    def work(step: int) -> None:
+        device.hold(10 * step)  # a leak of live tensors
+        device.spike(500)
 
-        def work(step: int) -> None:
-            device.hold(10 * step)  # a leak of live tensors
-            device.spike(500)
-
-        assert stopped(done_at(ClearCache(), work)) >= 0.95
+    assert stopped(done_at(ClearCache(), work)) >= 0.95
 
 
-def test_collections_that_find_garbage_go_on() -> None:
+def test_collections_that_find_garbage_go_on(uncollected: None) -> None:
     def work(step: int) -> None:
         for _ in range(1100):
             cycle: list[Any] = []
             cycle.append(cycle)
 
-    with no_collections():
-        assert len(done_at(Collect(), work, scheduled=10)) == 10
+    assert len(done_at(Collect(), work, scheduled=10)) == 10
 
 
 @pytest.mark.fresh
-def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once() -> None:
+def test_where_objects_have_grown_by_a_tenth_a_collection_comes_at_once(uncollected: None) -> None:
     waiting: list[object] = []
 
     def work(step: int) -> None:
         if step == 40:
             waiting.extend([str(number)] for number in range(400_000))
 
-    with no_collections():
-        assert done_at(Collect(), work, scheduled=50)[:7] == [1, 2, 4, 8, 16, 32, 40]
+    assert done_at(Collect(), work, scheduled=50)[:7] == [1, 2, 4, 8, 16, 32, 40]
 
 
 def test_of_two_moments_of_one_step_the_first_is_enough() -> None:

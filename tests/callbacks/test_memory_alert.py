@@ -71,18 +71,17 @@ def test_each_usual_limit_is_read_here_and_explained(name: str) -> None:
 @pytest.mark.parametrize("template", ["", "callbacks/watch.yaml"], ids=["alone", "beside others"])
 @pytest.mark.parametrize("name", [*ABOVE, *BELOW])
 def test_each_usual_limit_is_told_at_its_first_reading_and_only_where_it_is_crossed(
-    name: str, template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, template: str, tmp_path: Path, device: SimulatedDevice
 ) -> None:
     extremes = ["0.001%", "100%"] if name.endswith("_frac") else [1, 2**60]
     told: dict[str, list[tuple[int, str]]] = {}
-    with simulated_devices(monkeypatch, 1) as (device,):
-        device.hold(2000)
-        for how, limit in zip(("crossed", "not reached"), extremes[:: 1 if name in ABOVE else -1], strict=True):
-            alerts: list[Alert] = []
-            limits = ({name: limit}, {}) if name in ABOVE else ({}, {name: limit})
-            alert = MemoryAlert(*limits, call=alerts.append, strict=True)  # type: ignore[arg-type]
-            make_trainer(tmp_path / how, [*(load_callbacks(template) if template else []), alert], max_steps=20).train()
-            told[how] = [(one.step, one.name) for one in alerts]  # so a forecast is silent, too
+    device.hold(2000)
+    for how, limit in zip(("crossed", "not reached"), extremes[:: 1 if name in ABOVE else -1], strict=True):
+        alerts: list[Alert] = []
+        limits = ({name: limit}, {}) if name in ABOVE else ({}, {name: limit})
+        alert = MemoryAlert(*limits, call=alerts.append, strict=True)  # type: ignore[arg-type]
+        make_trainer(tmp_path / how, [*(load_callbacks(template) if template else []), alert], max_steps=20).train()
+        told[how] = [(one.step, one.name) for one in alerts]  # so a forecast is silent, too
     assert told == {"crossed": [(1, name)], "not reached": []}
 
 

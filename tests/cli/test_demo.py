@@ -2,11 +2,8 @@
 
 from pathlib import Path
 
-import pytest
 
-
-def test_a_file_in_the_place_of_its_folder_is_named(cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_file_in_the_place_of_its_folder_is_named(cli, own_folder: None) -> None:
     Path("out").touch()
     code, _, told = cli("demo")
     assert (code, told) == (1, "forgather-mem: demo: there is no place for its files: [Errno 17] File exists: 'out'\n")

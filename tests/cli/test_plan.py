@@ -21,8 +21,7 @@ from tests.cli.commands import in_a_process
         (["-m"], "plan: -m needs the name of a module"),
     ],
 )
-def test_a_mistake_is_told(cli, tmp_path, monkeypatch, words, told) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_mistake_is_told(cli, tmp_path, own_folder, words, told) -> None:
     (tmp_path / "train.py").touch()
     code, out, err = cli("plan", *words)
     assert (code, out) == (2, "")

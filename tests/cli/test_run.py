@@ -99,8 +99,7 @@ def test_a_file_of_another_kind_stays_as_it_is(tmp_path: Path, update: list[str]
     assert result.out == "started\n"
 
 
-def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_options_end_where_the_command_begins(tmp_path: Path, own_folder: None) -> None:
     (tmp_path / "mine.yaml").touch()
     words = ["--template", "mine.yaml", "--set=lr=1", "--set", "run=a=b", "--allow", "mine", "--report", "r.json"]
     words += ["--plan", "--fail-on", "leak", "--max-peak", "host=8GiB", "--max-peak=gpu0=1GiB", "--"]
@@ -123,8 +122,7 @@ def test_options_end_where_the_command_begins(tmp_path: Path, monkeypatch: pytes
         asked("--plan=yes", "train.py")
 
 
-def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, own_folder: None) -> None:
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "train.py").touch()
     (tmp_path / "launch").write_text("#!/bin/sh\n")

@@ -44,12 +44,11 @@ def test_there_are_enough_templates():
 
 
 @pytest.mark.parametrize("template", TEMPLATES, ids=lambda template: template["name"])
-def test_it_loads(template, tmp_path, monkeypatch, request):
+def test_it_loads(template, tmp_path, own_folder, request):
     if template["name"] in OF_TRANSFORMERS_5 and transformers.__version__.startswith("4."):
         pytest.skip("arguments that transformers 4 takes or does not have")
     if template["name"] in MISTAKEN:
         request.applymarker(pytest.mark.xfail(reason=MISTAKEN[template["name"]], strict=True))
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "templates"
     for name, text in {"main.yaml": template["text"], **template.get("files", {})}.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)

@@ -10,13 +10,10 @@ from forgather_mem import load_callbacks
 from forgather_mem.cli.app import dispatch
 from forgather_mem.errors import TemplateError
 
+pytestmark = pytest.mark.usefixtures("own_folder")
+
 CHILD = '-- extends "callbacks/memory.yaml"\n\n[callback_list]\n'
 MISTAKES = yaml.safe_load(Path(__file__).with_name("mistakes.yaml").read_text())
-
-
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
 
 
 def checked(capsys, template, code=0):

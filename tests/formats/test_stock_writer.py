@@ -11,7 +11,7 @@ from forgather_mem.sinks import TensorBoardSink
 from forgather_mem.telemetry.records import Finding
 from tests.events import scalars
 from tests.programs import printed_by
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import begun
 from tests.sinks.written import sample, write
 
 GIB = 2.0**30
@@ -31,8 +31,7 @@ class ScalarsOnly:
 
 def test_a_writer_without_events_gets_its_numbers_one_by_one() -> None:
     writer = ScalarsOnly()
-    sink = TensorBoardSink(writer)
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(writer))
     sink.write(sample(1, host__rss_bytes=GIB, gc__collections=2))
     sink.tell(Finding(kind="verdict", step=1, text="all well"))
     assert writer.calls[:2] == [("mem_host/rss_gib", 1.0, 1, 1e9 + 1), ("mem_gc/collections", 2.0, 1, 1e9 + 1)]

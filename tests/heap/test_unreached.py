@@ -6,7 +6,6 @@ import pytest
 
 from forgather_mem.heap.reachable import ReachableGraph
 from forgather_mem.heap.unreached import Mark, Unreached, all_containers, garbage_among, lead_to
-from tests.programs import no_collections
 
 pytestmark = pytest.mark.alone(forked=True)
 
@@ -31,20 +30,19 @@ class Node:
         self.me: object = None
 
 
-def test_cycles_that_wait_for_a_collection_are_told_from_what_lives() -> None:
-    with no_collections():
-        mark, alive = Mark(), [Node() for _ in range(5)]
-        for _ in range(7):
-            node = Node()
-            node.me = node
-        del node
-        young = mark.younger()
-        garbage = garbage_among(young)
-        assert sum(type(thing) is Node for thing in garbage) == 7
-        assert len(alive) == 5
-        mark.drop()
-        del young, garbage
-        assert gc.collect() >= 7, "looking has kept nothing"
+def test_cycles_that_wait_for_a_collection_are_told_from_what_lives(uncollected: None) -> None:
+    mark, alive = Mark(), [Node() for _ in range(5)]
+    for _ in range(7):
+        node = Node()
+        node.me = node
+    del node
+    young = mark.younger()
+    garbage = garbage_among(young)
+    assert sum(type(thing) is Node for thing in garbage) == 7
+    assert len(alive) == 5
+    mark.drop()
+    del young, garbage
+    assert gc.collect() >= 7, "looking has kept nothing"
 
 
 def test_after_a_full_collection_nothing_is_claimed() -> None:

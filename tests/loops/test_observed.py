@@ -391,10 +391,9 @@ def test_a_model_is_traced_in_its_loop_as_without_us(make: Callable[[], nn.Modul
 
 
 def test_a_loop_that_tells_of_itself_is_not_observed_and_one_after_it_is(
-    watching: tuple[ObservedLoop, Capture, Phases], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watching: tuple[ObservedLoop, Capture, Phases], own_folder: None
 ) -> None:
     watched, capture, _ = watching
-    monkeypatch.chdir(tmp_path)
     model, own = net(), Capture()
     optimizer = torch.optim.AdamW(model.parameters())
     told = TrainingLoop(model, optimizer, callbacks=[MemoryCallback([EACH_STEP], [own])])

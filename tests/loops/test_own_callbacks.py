@@ -12,7 +12,7 @@ import torch
 from forgather_mem import TrainingLoop, attach, callbacks, watch
 from tests.training import Bigrams, make_trainer
 
-pytestmark = pytest.mark.alone(forked=True)
+pytestmark = [pytest.mark.alone(forked=True), pytest.mark.usefixtures("own_folder")]
 
 NAMES = (
     "ClearCacheCallback", "GradLogger", "InfoCallback", "JsonLogger", "JsonMemoryLogger", "MemoryAlert",
@@ -37,11 +37,6 @@ def in_a_loop(callback: Any, steps: int = STEPS, kept: list[Any] | None = None) 
 
 def made(name: str) -> Any:
     return getattr(callbacks, name)(*[1] * (name == "SimpleGarbageCollector"))
-
-
-@pytest.fixture(autouse=True)
-def _in_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -25,10 +25,8 @@ from forgather_mem.telemetry.triggers import Every
 from tests.phase_notes import PhaseNotes
 from tests.training import Tokens, make_trainer, tiny_model
 
-
-@pytest.fixture(autouse=True)
-def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # a loop without a folder writes to ./runs, as SummaryWriter does
+# A loop without a folder writes to ./runs, as SummaryWriter does
+pytestmark = pytest.mark.usefixtures("own_folder")
 
 
 class Order(TrainerCallback):

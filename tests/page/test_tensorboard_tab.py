@@ -20,7 +20,7 @@ from tests.browser import Browser, why_no_browser
 from tests.page.runs import HOSTILE
 from tests.reporting.report_fixtures import all_well, leaking, parsed
 from tests.sinks.page import Page
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 
 PLUGIN = "forgather_mem"
 RUNS = ["ended", "ranks", "running"]
@@ -41,8 +41,7 @@ def with_entry(folder: Path, entry: str) -> Path:
 
 
 def written_run(folder: Path, report: dict[str, Any] | None = None) -> None:
-    sink = TensorBoardSink(logging_dir=folder)
-    sink.begin(PlainRun())
+    sink = begun(TensorBoardSink(logging_dir=folder))
     for step in range(1, 21):
         values = {"host/rss_bytes": step * GIB, "host/anon_bytes": 0.5 * GIB, "gc/pause_s": 0.01}
         sink.write(Sample(event="step_end", step=step, epoch=None, time_s=1e9 + step, values=values))
@@ -56,8 +55,7 @@ def tensorboard(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPat
     logdir = tmp_path_factory.mktemp("logdir")
     written_run(logdir / "ended", leaking())
     written_run(logdir / "running")
-    foreign = TensorBoardSink(logging_dir=logdir / "foreign")
-    foreign.begin(PlainRun())
+    foreign = begun(TensorBoardSink(logging_dir=logdir / "foreign"))
     foreign.tell(Finding(kind="verdict", step=20, text="a report without curves", data={"report": leaking()}))
     foreign.end(PlainRun())
     report = all_well()

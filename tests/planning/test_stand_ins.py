@@ -88,20 +88,6 @@ def test_a_training_that_asks_for_values_is_planned_at_its_highest(how: Loss, to
     assert plan.bound == ("at most" if how in (chooses, goes_again) else "exact")
 
 
-def test_arrays_hold_the_memory_of_their_tensors() -> None:
-    model, kept = nn.Linear(64, 512), list[object]()
-    optimizer = torch.optim.SGD(model.parameters())
-
-    def step(batch: torch.Tensor) -> None:
-        features = model(batch)
-        features.mean().backward()
-        optimizer.step()
-        kept.append(features.detach().cpu().numpy()[:2])
-        del kept[:-3]
-
-    compared(step, model, optimizer, torch.zeros(256, 64))
-
-
 def test_a_closure_is_called_until_the_history_is_full() -> None:
     model = nn.Linear(64, 50)
     optimizer, batch = torch.optim.LBFGS(model.parameters(), max_iter=4, history_size=3), torch.randn(128, 64)

@@ -16,7 +16,7 @@ from forgather_mem.sinks import BlackBoxSink
 from forgather_mem.telemetry.records import Finding, Moment, RunInfo, Sample
 from forgather_mem.telemetry.report import RunReport
 from forgather_mem.telemetry.run_session import FOLDER, make_notes, registered
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.training import AtStep, make_trainer
 
 
@@ -108,8 +108,7 @@ def test_findings_and_sizes_are_noted(tmp_path: Path) -> None:
 
 
 def test_without_a_place_it_says_so(tmp_path: Path) -> None:
-    sink = BlackBoxSink()
-    sink.begin(PlainRun())
+    sink = begun(BlackBoxSink())
     assert "there is no output folder" in str(sink.problems())
     (tmp_path / "file").touch()
     sink.begin(PlainRun(folder=tmp_path / "file" / "out"))

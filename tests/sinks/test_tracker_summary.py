@@ -11,7 +11,7 @@ import pytest
 from forgather_mem.callbacks import PeakMemory
 from forgather_mem.sinks import TrackerSummarySink
 from forgather_mem.telemetry.records import Finding
-from tests.sinks.plain_run import PlainRun
+from tests.sinks.plain_run import PlainRun, begun
 from tests.training import make_trainer
 
 
@@ -49,8 +49,7 @@ LEAK = {
 
 
 def test_the_few_numbers_and_words_of_a_report(wandb: Wandb) -> None:
-    sink = TrackerSummarySink()
-    sink.begin(PlainRun())
+    sink = begun(TrackerSummarySink())
     sink.tell(finding(**LEAK))
     assert wandb.run.summary == {
         "mem_run_end": "oom",
@@ -65,8 +64,7 @@ def test_the_few_numbers_and_words_of_a_report(wandb: Wandb) -> None:
 
 
 def test_only_the_verdict_of_rank_0_in_the_process_that_trains(wandb: Wandb) -> None:
-    sink = TrackerSummarySink()
-    sink.begin(PlainRun())
+    sink = begun(TrackerSummarySink())
     sink.tell(Finding(kind="leak", step=7, text="something grows"))
     sink.end(PlainRun())
     sink.tell(finding(**LEAK))
@@ -79,8 +77,7 @@ def test_only_the_verdict_of_rank_0_in_the_process_that_trains(wandb: Wandb) -> 
 
 def test_a_run_that_ends_before_the_training_or_begins_after_it_is_found(wandb: Wandb) -> None:
     run, wandb.run = wandb.run, None
-    sink = TrackerSummarySink(prefix="m_")
-    sink.begin(PlainRun())
+    sink = begun(TrackerSummarySink(prefix="m_"))
     wandb.run = run
     assert sink.log_values(3) == {}
     wandb.run = None
@@ -95,8 +92,7 @@ def test_a_tracker_that_fails_ends_nothing_and_a_folder_of_its_name_is_none(
     broken.__file__ = "mlflow/__init__.py"
     monkeypatch.setitem(sys.modules, "mlflow", broken)
     monkeypatch.setitem(sys.modules, "comet_ml", ModuleType("comet_ml"))  # what `import` makes of a folder ./comet_ml
-    sink = TrackerSummarySink()
-    sink.begin(PlainRun())
+    sink = begun(TrackerSummarySink())
     sink.tell(finding(**LEAK))
     assert wandb.run.summary["mem_run_end"] == "oom"
     assert [record.getMessage().partition(" failed")[0] for record in caplog.records] == ["mlflow"]

@@ -55,8 +55,7 @@ SINKS: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("name", SINKS)
-def test_every_shipped_sink_passes(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_every_shipped_sink_passes(name: str, tmp_path: Path, own_folder: None) -> None:
     made: list[Any] = []
     check_sink(lambda: made.append(SINKS[name]()) or made[-1], folder=tmp_path)  # type: ignore[func-returns-value]
     if name != "OpenTelemetry":  # its reader is the user's
@@ -65,9 +64,8 @@ def test_every_shipped_sink_passes(name: str, tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("name", SINKS)
 def test_of_a_run_with_this_sink_alone_that_was_killed_nothing_false_is_told(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, own_folder: None
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     if not (child := os.fork()):
         try:
             SmallRun(tmp_path, [readings], [SINKS[name]()]).train()
@@ -220,7 +218,6 @@ class OneTraining(TextSink):
         (Hangs, r"Hangs.key can't be compared"),
     ],
 )
-def test_a_fault_of_a_sink_is_named(make: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_fault_of_a_sink_is_named(make: Any, message: str, tmp_path: Path, own_folder: None) -> None:
     with pytest.raises(AssertionError, match=message):
         check_sink(make, folder=tmp_path)

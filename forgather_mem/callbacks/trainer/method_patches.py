@@ -8,7 +8,7 @@ import os
 import weakref
 from collections.abc import Callable
 from types import MethodType, TracebackType
-from typing import Any
+from typing import Any, cast
 
 from forgather_mem.system.call_wrapping import without_frames
 from forgather_mem.telemetry.guard import FailureGuard
@@ -121,7 +121,7 @@ class MethodPatch:
     def __reduce__(self) -> tuple[object, ...]:
         if self._owner is not None:  # a copy gets the plain method, bound to the copied owner
             return MethodType, (self._function, self._owner())
-        return _same, (self._function,)
+        return cast, (object, self._function)  # gives the function itself
 
 
 def _put_back(wrapper: MethodPatch, owner: object, name: str) -> None:
@@ -190,10 +190,6 @@ class _Call:
 def without_ours(trace: TracebackType | None) -> TracebackType | None:
     """The traceback from the first frame that is not one of these wrappers; all of it if there is no other."""
     return without_frames(trace, _HERE)
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def call_when_made(trainers: type, call: Callable[[Any], None]) -> None:

@@ -21,7 +21,6 @@ from forgather_mem.config.policy.policy import Policy
 from forgather_mem.config.source.rendered import Rendered
 from forgather_mem.errors import TemplateError
 from tests.config.construction.parts import build, construction, refused
-from tests.programs import no_collections
 
 # What is built
 
@@ -154,17 +153,14 @@ def test_a_partial_inside_a_partial_is_passed_on_uncalled(parts):
     assert inner() == 0
 
 
-def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts):
-    with no_collections():
-        text = (
-            "t: !singleton:parts_of_test:Part [!partial:parts_of_test:Part [&s !singleton:parts_of_test:Part []], *s]"
-        )
-        made = build(text)["t"]
-        made.args[0]()
-        parts.made.clear()
-        gone = weakref.ref(made)
-        del made
-        assert gone() is None
+def test_an_object_that_holds_a_partial_is_freed_without_the_collector(parts, uncollected):
+    text = "t: !singleton:parts_of_test:Part [!partial:parts_of_test:Part [&s !singleton:parts_of_test:Part []], *s]"
+    made = build(text)["t"]
+    made.args[0]()
+    parts.made.clear()
+    gone = weakref.ref(made)
+    del made
+    assert gone() is None
 
 
 def test_a_partial_says_what_may_still_be_given(parts):

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from forgather_mem.config.graph.composer import Composer
 from forgather_mem.errors import TemplateError
 from tests.config.graph.graphs import MERGES, build_the_same, graph, plain, refused, root
-from tests.programs import no_collections
 
 # Documents
 
@@ -72,8 +71,7 @@ def test_plain_data_dumped_by_pyyaml_parses_to_itself(data):
     assert plain(graph(text).target("x")) == data
 
 
-def test_a_load_leaves_nothing_large_for_the_garbage_collector():
+def test_a_load_leaves_nothing_large_for_the_garbage_collector(uncollected):
     graph("a: [1, &x 2]")
-    with no_collections():
-        graph("a: [1, &x 2]")
-        assert not [one for one in gc.get_objects() if type(one) is Composer]
+    graph("a: [1, &x 2]")
+    assert not [one for one in gc.get_objects() if type(one) is Composer]

@@ -8,20 +8,19 @@ from forgather_mem.diagnose.leaks.growing import full_at
 from forgather_mem.system.headroom import host_rooms
 from forgather_mem.system.memory_limit import Room
 from forgather_mem.units import GIB, MIB
-from tests.simulated_device import TOTAL_MIB, simulated_device
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_device
 
 
-def test_on_a_device_it_is_full_when_the_peak_of_a_step_meets_the_wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(1024)
-        wall = Wall("device", 100)
-        told = []
-        for step in range(1, 120):
-            device.hold(1024 + 40 * step)
-            device.spike(2048)  # activations, come and gone within the step
-            found = wall.look(step)
-            if found is not None:
-                told.append((step, *found))
+def test_on_a_device_it_is_full_when_the_peak_of_a_step_meets_the_wall(device: SimulatedDevice) -> None:
+    device.hold(1024)
+    wall = Wall("device", 100)
+    told = []
+    for step in range(1, 120):
+        device.hold(1024 + 40 * step)
+        device.spike(2048)  # activations, come and gone within the step
+        found = wall.look(step)
+        if found is not None:
+            told.append((step, *found))
     assert len(told) == 1, "one rise is told once"
     step, forecast, room = told[0]
     full_at = (TOTAL_MIB - 2048 - 1024) / 40
@@ -34,26 +33,25 @@ def test_on_a_device_it_is_full_when_the_peak_of_a_step_meets_the_wall(monkeypat
 @pytest.mark.parametrize("resets", [False, True])
 @pytest.mark.parametrize("fraction", [1.0, 0.5])
 def test_once_the_cache_has_filled_the_card_it_is_not_full_yet(
-    monkeypatch: pytest.MonkeyPatch, resets: bool, fraction: float
+    device: SimulatedDevice, resets: bool, fraction: float
 ) -> None:
     """The driver has nothing left from step 30 on; others may reset the peak at each step."""
     wall, passing, rate = TOTAL_MIB * fraction, 1024, 16
     at = (wall - passing - 512) / rate
-    with simulated_device(monkeypatch) as device:
-        device.fraction = fraction
-        told, full = [], {}
-        ahead = Wall("device", 200)
-        for step in range(1, int(at)):
-            device.hold(512 + rate * step)
-            device.spike(passing)
-            if step == 30:
-                device.reserved = wall
-            found = ahead.look(step)
-            full[step] = full_at(step, rate * MIB, True)
-            if found is not None:
-                told.append((step, *found))
-            if resets:
-                torch.cuda.reset_peak_memory_stats(0)
+    device.fraction = fraction
+    told, full = [], {}
+    ahead = Wall("device", 200)
+    for step in range(1, int(at)):
+        device.hold(512 + rate * step)
+        device.spike(passing)
+        if step == 30:
+            device.reserved = wall
+        found = ahead.look(step)
+        full[step] = full_at(step, rate * MIB, True)
+        if found is not None:
+            told.append((step, *found))
+        if resets:
+            torch.cuda.reset_peak_memory_stats(0)
     assert {step: number for step, number in full.items() if number != pytest.approx(at, abs=1)} == {}
     assert [forecast.at_step for _, forecast, _ in told] == [pytest.approx(at, abs=1.5)]
     step, forecast, room = told[0]

@@ -16,7 +16,7 @@ from forgather_mem.heap.census import Holding
 from forgather_mem.units import GIB, MIB
 from tests.diagnose.oom.oom_messages import LIBRARY_MESSAGES, OUT_OF_MEMORY
 from tests.memory import status_bytes
-from tests.simulated_device import TOTAL_MIB, simulated_device, simulated_devices
+from tests.simulated_device import TOTAL_MIB, SimulatedDevice, simulated_device, simulated_devices
 
 pytestmark = pytest.mark.alone(forked=True)  # what other tests have left alive has owners, too
 
@@ -100,11 +100,10 @@ def test_a_full_dev_shm_is_told_as_such() -> None:
     assert set(then.in_use) <= {"files in /dev/shm"}
 
 
-def test_a_devices_own_numbers_are_taken_where_the_error_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(3000)
-        device.hold(2500)
-        then = memory_then(DEVICE, "backward", between_bytes=1000 * MIB)
+def test_a_devices_own_numbers_are_taken_where_the_error_has_none(device: SimulatedDevice) -> None:
+    device.hold(3000)
+    device.hold(2500)
+    then = memory_then(DEVICE, "backward", between_bytes=1000 * MIB)
     assert then == Failure(
         found=DEVICE,
         phase="backward",
@@ -117,24 +116,22 @@ def test_a_devices_own_numbers_are_taken_where_the_error_has_none(monkeypatch: p
     )
 
 
-def test_the_errors_own_numbers_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_errors_own_numbers_come_first(device: SimulatedDevice) -> None:
     said = OutOfMemory(
         kind="CUDA allocator", where="device", error_type="", message="", device=1, allocated_bytes=10 * GIB,
         free_bytes=GIB, total_bytes=16 * GIB, process_bytes=12 * GIB, reserved_unused_bytes=GIB,
     )  # fmt: skip
-    with simulated_device(monkeypatch) as device:
-        device.hold(100)
-        then = memory_then(said, "optimizer")
+    device.hold(100)
+    then = memory_then(said, "optimizer")
     assert (then.used_bytes, then.limit, then.limit_bytes) == (10 * GIB, "GPU 1", 16 * GIB)
     assert then.free_bytes == 2 * GIB, "with what torch keeps unused"
     assert then.others_bytes == 3 * GIB
     assert then.in_use == {"other": 10 * GIB, "CUDA and libraries": GIB, "kept by the allocator": GIB}
 
 
-def test_tensors_on_the_host_are_no_part_of_a_devices_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    with simulated_device(monkeypatch) as device:
-        device.hold(100)
-        assert "parameters" not in memory_then(DEVICE, "optimizer", torch.nn.Linear(10, 10)).in_use
+def test_tensors_on_the_host_are_no_part_of_a_devices_memory(device: SimulatedDevice) -> None:
+    device.hold(100)
+    assert "parameters" not in memory_then(DEVICE, "optimizer", torch.nn.Linear(10, 10)).in_use
 
 
 def test_the_numbers_are_those_of_the_device_that_the_error_names(monkeypatch: pytest.MonkeyPatch) -> None:
