@@ -213,7 +213,7 @@ class _SayWithoutDevice:
     def __call__(self, moment: Moment, sample: Sample) -> Mapping[str, float]:
         if not self._said and current_allocator() is None:
             self._said = True
-            moment.run.print_line("CudaGarbageCollector: there is no accelerator and no cache; it only collects.")
+            moment.run.print_line("CudaGarbageCollector: no accelerator, so no device cache; it only collects.")
         return NOTHING
 
 
