@@ -89,7 +89,7 @@ class OwnLoop:
         busy = {id(one._dataset) for one in self._loaders if isinstance(one, _BaseDataLoaderIter)}
         such = [one for one in self._loaders if getattr(one, _ROWS, None) == self.rows and id(one.dataset) not in busy]
         if not such:
-            raise PlanError("no data loader makes the batches of the evaluation")
+            raise PlanError("which loader makes the batches of the evaluation is not known")
         for one in such:
             one.batch_sampler.batch_size = rows
 
