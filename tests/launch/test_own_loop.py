@@ -56,7 +56,7 @@ def test_the_batches_of_an_evaluation_are_its_loaders() -> None:
     for one in loop.edits_of({"per_device_eval_batch_size": 4}):
         one()
     assert (len(list(training)), len(list(validation))) == (3, 16)
-    with pytest.raises(PlanError, match="no data loader makes"):
+    with pytest.raises(PlanError, match="which loader makes"):
         loop_of(rows=5).edits_of({"per_device_eval_batch_size": 4})[0]()
 
 
