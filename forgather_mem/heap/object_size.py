@@ -23,8 +23,8 @@ from forgather_mem.units import KIB
 if TYPE_CHECKING:
     import torch
 
-_MOST_INSIDE = 30_000  # 0.1 s
-_MOST_HELD = 1_000  # by one object
+_MOST_INSIDE = 3_000
+_MOST_HELD, _FEW = 1_000, 16  # by one object, and where many are left to look at
 OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
@@ -94,7 +94,7 @@ def deep_bytes(thing: object, known: Set[object], counted: set[object]) -> float
             size = _given_out(own_bytes(part, 64))
             total += size * times
             for_others[place] = size * (times - 1)
-            held, each = _some_of(led_to(part))
+            held, each = _some_of(led_to(part), (_MOST_INSIDE - len(seen)) // (1 + len(todo)))
             atoms_bytes, rest = atoms_of(held, 3 * _MOST_HELD // len(seen))
             total += atoms_bytes * times * each
             todo += zip(rest, itertools.repeat(times * each))
@@ -192,11 +192,12 @@ _LED_TO: dict[type | str, Callable[..., list[object]]] = {
 }
 
 
-def _some_of(held: list[object]) -> tuple[list[object], float]:
-    """Those to look at, and how many each of them stands for."""
-    if len(held) <= _MOST_HELD:
+def _some_of(held: list[object], left: int) -> tuple[list[object], float]:
+    """Those to look at, and how many each of them stands for; of one class, no more than are `left` for each."""
+    most = min(_MOST_HELD, max(_FEW, left)) if len({*map(type, held)}) == 1 else _MOST_HELD
+    if len(held) <= most:
         return held, 1.0
-    some = held[:: 2 * (len(held) // _MOST_HELD) + 1]  # odd: keys and values of a dictionary take turns
+    some = held[:: 2 * (len(held) // most) + 1]  # odd: keys and values of a dictionary take turns
     return (some, len(held) / len(some)) if not any(map(is_tensor, some)) else (held, 1.0)
 
 
