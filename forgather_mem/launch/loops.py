@@ -90,7 +90,8 @@ def _computes_metrics() -> None:
 
     trainer = caller(("evaluation_loop", "prediction_loop"), lambda owner: hasattr(owner, "compute_metrics"))
     code = getattr(getattr(trainer, "compute_metrics", None), "__code__", None)
-    if code is not None:
+    of_each_batch = getattr(getattr(trainer, "args", None), "batch_eval_metrics", False)  # nothing is joined then
+    if code is not None and not of_each_batch:
         run, line = _open_run(), line_name(code.co_filename, code.co_firstlineno)
         asked = {"evaluate.in": f"compute_metrics() at {line}"}
         _note_apart("evaluate", asked) if run is None else run.tell_settings(asked)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from forgather_mem.cli.command import BROKEN, UNDECIDED, Arguments, Command
+from forgather_mem.diagnose.oom.context import RunSettings
 from forgather_mem.engine.summary import RunFacts, RunSummary
 from forgather_mem.errors import ForgatherMemError, missing, say
 from forgather_mem.files import is_real_folder, write_chosen_file
@@ -212,11 +213,11 @@ def _with_others(report: RunReport, sampler: Sampler) -> RunReport:
 
     What is passed between processes counts for one that has touched it, or for none.
     """
-    killed, host, loader = report.killed, report.host, report.run.settings.get("loader.num_workers", "")
+    killed, host, settings = report.killed, report.host, RunSettings(arguments=report.run.settings)
     if killed is None or not was_killed_for_memory(killed, host) or host.limit_kind != "cgroup":
         return report
     others = max(0, host.limit_bytes - max(host.rss_peak_bytes, killed.process_bytes or 0))
-    if num_workers := killed.num_workers or int(loader if loader.isdecimal() else 0):
+    if num_workers := killed.num_workers or settings.number("loader.num_workers", 0):
         workers, ahead = max(others, killed.workers_bytes or 0), min(others, sampler.shared_bytes)
         killed = replace(killed, workers_bytes=workers, ahead_bytes=ahead, num_workers=num_workers)
     elif not report.run.folder:

@@ -367,6 +367,7 @@ class _Planner:
         # What of others' was there when the training began is in both
         left, phase = room + _others(row.parts), BETWEEN if self._failed.phase == "other" else row.phase
         made = self.own.trace.made_at(row.step, row.phase)
+        # A third: the line that an evaluation died by had made 46 % (one script); the rest may be many lines
         line, line_bytes = (line_name(*made[0]), made[1]) if made and 3 * made[1] >= row.bytes else ("", 0)
         self._found.kills.append(
             KillInPlan(

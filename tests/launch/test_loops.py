@@ -185,14 +185,15 @@ def test_what_a_prediction_of_lightnings_keeps_is_told_of_a_killed_process(
 
 @pytest.mark.slow
 @pytest.mark.fresh
-@pytest.mark.parametrize("calls", [2, 4])
-def test_a_kill_in_compute_metrics_is_told_with_its_line(tmp_path: Path, calls: int) -> None:
+@pytest.mark.parametrize(("calls", "of_each_batch"), [(2, False), (4, False), (2, True)])
+def test_a_kill_in_compute_metrics_is_told_with_its_line(tmp_path: Path, calls: int, of_each_batch: bool) -> None:
     head = f"import sys\nsys.path.insert(0, {str(ROOT)!r})"
-    (tmp_path / "script.py").write_text(head + COMPUTES.format(calls=calls))
+    (tmp_path / "script.py").write_text(head + COMPUTES.format(calls=calls, of_each_batch=of_each_batch))
     assert watched_forked(["script.py"], tmp_path).plain.code == -signal.SIGKILL
     report = report_in(tmp_path / "out")
     assert (report["killed"]["phase"], report["killed"].get("has_trained", False)) == ("evaluate", calls > 3)
-    assert report["run"]["settings"]["evaluate.in"] == "compute_metrics() at script.py:5"
+    told = report["run"]["settings"].get("evaluate.in", "")
+    assert told == "" if of_each_batch else told == "compute_metrics() at script.py:5", "of a batch nothing is joined"
 
 
 @pytest.mark.fresh

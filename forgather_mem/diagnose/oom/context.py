@@ -48,9 +48,9 @@ class RunSettings:
     allocator_conf: str = ""
 
     def number(self, argument: str, default: int = 1) -> int:
-        """A size among the arguments."""
-        value = str(self.arguments.get(argument))
-        return int(value) if value.isdecimal() and int(value) > 0 else default
+        """A size among the arguments; the largest where several data loaders have told theirs."""
+        told = str(self.arguments.get(argument)).split(", ")
+        return max((int(one) for one in told if one.isdecimal() and int(one) > 0), default=default)
 
 
 def settings_of(args: object, model: object = None, trainer: object = None) -> RunSettings:

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from forgather_mem.diagnose.oom.context import settings_of
+from forgather_mem.diagnose.oom.context import RunSettings, settings_of
 from forgather_mem.engine.settings import ALLOCATOR_VARIABLES
 
 
@@ -60,6 +60,7 @@ def test_a_size_that_is_not_known_is_the_default() -> None:
     assert settings.number("per_device_train_batch_size") == 4
     assert settings.number("gradient_accumulation_steps") == 1
     assert settings.number("dataloader_prefetch_factor", 2) == 2
+    assert RunSettings(arguments={"loader.prefetch_factor": "16, 2"}).number("loader.prefetch_factor") == 16
 
 
 def test_the_first_variable_of_the_allocator_that_is_set_counts(monkeypatch: pytest.MonkeyPatch) -> None:
