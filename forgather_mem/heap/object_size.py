@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 _MOST_INSIDE = 3_000
-_MOST_HELD, _FEW = 1_000, 16  # by one object, and where many are left to look at
+_MOST_HELD = 1_000  # by one object
 OTHER, NOT_ASKED, TUPLE, CONTAINER, RAW, TENSOR = range(6)
 # Python gives the place of one that is freed to the next: its id says nothing, what is in it does
 _REUSED = (dict, list, tuple)
@@ -194,7 +194,7 @@ _LED_TO: dict[type | str, Callable[..., list[object]]] = {
 
 def _some_of(held: list[object], left: int) -> tuple[list[object], float]:
     """Those to look at, and how many each of them stands for; of one class, no more than are `left` for each."""
-    most = min(_MOST_HELD, max(_FEW, left)) if len({*map(type, held)}) == 1 else _MOST_HELD
+    most = min(_MOST_HELD, max(_MOST_HELD // 60, left)) if len({*map(type, held)}) == 1 else _MOST_HELD
     if len(held) <= most:
         return held, 1.0
     some = held[:: 2 * (len(held) // most) + 1]  # odd: keys and values of a dictionary take turns
