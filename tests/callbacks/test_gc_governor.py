@@ -116,9 +116,7 @@ class Drops(TrainerCallback):
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("boundaries_are_never_too_dear")
-def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_a_step_is_enough(
-    tmp_path: Path,
-) -> None:
+def test_what_is_frozen_and_dropped_is_freed_at_the_next_boundary_and_one_a_step_is_enough(tmp_path: Path) -> None:
     drops, capture = Drops(3), Capture()
     settings = {"eval_strategy": "steps", "eval_steps": 5, "save_strategy": "steps", "save_steps": 5}
     ours = [MemoryCallback([], [capture]), ScheduledGarbageCollector(every_steps=2)]

@@ -90,9 +90,7 @@ def test_without_an_accelerator_there_are_no_devices() -> None:
     assert devices() == []
 
 
-def test_used_are_the_current_device_and_those_on_which_it_holds_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_used_are_the_current_device_and_those_on_which_it_holds_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     with simulated_devices(monkeypatch, 4) as simulated:
         simulated[2].hold(10)
         assert [found.index for found in used_allocators()] == [0, 2]

@@ -44,10 +44,7 @@ def test_the_garbage_collector_is_left_as_it_was(enabled, text):
 
 
 def test_the_pure_parser_gives_the_same_graph(monkeypatch):
-    texts = [
-        MERGES,
-        "a: &x !singleton:f@n {args: [1, 'two'], kwargs: {b: 1e-4}}\nb: *x\n",
-    ]
+    texts = [MERGES, "a: &x !singleton:f@n {args: [1, 'two'], kwargs: {b: 1e-4}}\nb: *x\n"]
     expected = [graph(text) for text in texts]
     monkeypatch.setattr("forgather_mem.config.graph.parse._Loader", yaml.SafeLoader)
     assert all(map(build_the_same, [graph(text) for text in texts], expected))
