@@ -145,7 +145,9 @@ def test_a_command_is_named_after_its_script_whoever_starts_it(tmp_path: Path, o
         found = command_of(words)
         assert (found.name, found.arguments, found.is_python) == (name, arguments, is_python)
         is_named = words[0].startswith("python")
-        begin = shutil.which(words[0]) if is_named else sys.executable if is_python else words[0]
+        # Debian has no command `python`: then that beside ours
+        of_python = shutil.which(words[0]) or str(Path(sys.executable).parent / words[0])
+        begin = of_python if is_named else sys.executable if is_python else words[0]
         assert found.argv[0] == begin
         assert found.argv[-len(words) + is_named :] == words[is_named:]
 
